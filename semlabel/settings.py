@@ -1,0 +1,460 @@
+"""What `pipeline.toml` can say: every setting with its type, default and limits, and where a project keeps its state.
+
+Knows nothing of how settings are used. A wrong setting is one line that names the file, what was found and what is
+valid. Numbers that are counts are whole numbers; shares lie between 0 and 1; margins are in logits.
+"""
+
+import difflib
+import re
+import types
+import typing
+import zoneinfo
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
+
+from semlabel.errors import SettingsError
+from semlabel.settings_file import environment_overrides, merge, read_merged
+
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+InnerShare = Annotated[float, Field(gt=0, lt=1)]
+NotNegative = Annotated[float, Field(ge=0)]
+NonEmpty = Annotated[str, Field(min_length=1)]
+
+SourceName = Literal["entities", "catalog", "references"]
+LOGICAL_COLUMNS: dict[str, tuple[str, ...]] = {
+    "entities": ("entity_id", "text", "text_version"),
+    "catalog": ("candidate_id", "text", "group"),
+    "references": ("entity_id", "candidate_id", "label"),
+}
+
+
+class Section(BaseModel):
+    """A table of the settings: unknown keys are errors, values keep their TOML types, `""` unsets an optional one."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unset_optional(cls, values: Any) -> Any:
+        # TOML has no null, so a file that extends another could not take a value back.
+        if not isinstance(values, dict):
+            return values
+        optional = {name for name, field in cls.model_fields.items() if type(None) in typing.get_args(field.annotation)}
+        return {key: None if key in optional and value == "" else value for key, value in values.items()}
+
+
+class Columns(Section):
+    """Column names in the files, by what they hold here. A table per file wins over the names given for all files.
+
+    `candidate_text` and `candidate_group` are the catalog's `text` and `group` where the files share these keys.
+    """
+
+    entity_id: NonEmpty = "entity_id"
+    text: NonEmpty = "text"
+    text_version: NonEmpty = "text_version"
+    candidate_id: NonEmpty = "candidate_id"
+    candidate_text: NonEmpty | None = None
+    candidate_group: NonEmpty = "group"
+    label: NonEmpty = "label"
+    entities: dict[str, NonEmpty] = {}
+    catalog: dict[str, NonEmpty] = {}
+    references: dict[str, NonEmpty] = {}
+
+    @model_validator(mode="after")
+    def _known_names(self) -> Self:
+        for source, known in LOGICAL_COLUMNS.items():
+            for name in getattr(self, source):
+                if name not in known:
+                    raise ValueError(f'unknown column "{name}" of {source}; {_nearest(name, known)}')
+        return self
+
+
+class Sources(Section):
+    """Where the tables come from and what a pair means that no reference lists.
+
+    `entities`, `catalog`, `references`: a CSV, TSV, JSONL or Parquet file, or `duckdb:PATH#SQL`. `catalog_top` keeps
+    the candidates used by most train entities (0: all). The fractions are shares of rows.
+    """
+
+    entities: NonEmpty
+    catalog: NonEmpty
+    references: NonEmpty
+    columns: Columns = Columns()
+    unlisted: Literal["negative", "unknown"] = "negative"
+    catalog_top: Count = 0
+    max_refused_fraction: Share = 0.01
+    max_reference_problem_fraction: Share = 0.05
+
+    def columns_for(self, source: SourceName) -> dict[str, str]:
+        """{logical name: column in the file} of one source."""
+        given = self.columns
+        names = {name: getattr(given, name, name) for name in LOGICAL_COLUMNS[source]}
+        if source == "catalog":
+            names |= {"text": given.candidate_text or given.text, "group": given.candidate_group}
+        return names | getattr(given, source)
+
+
+class Splits(Section):
+    """Sizes of the held-out splits: whole numbers are entities, numbers below 1 are shares of the entities."""
+
+    calibrate: int | float = 0.1
+    certify: int | float = 0.15
+    test: int | float = 0.1
+    seed: int = 7
+
+    @field_validator("calibrate", "certify", "test")
+    @classmethod
+    def _entities_or_share(cls, size: int | float) -> int | float:
+        if size <= 0 or (isinstance(size, float) and size >= 1):
+            raise ValueError(f"is {size}; expected a whole number of entities from 1, or a share between 0 and 1")
+        return size
+
+    @model_validator(mode="after")
+    def _leave_something_to_train_on(self) -> Self:
+        shares = sum(size for size in (self.calibrate, self.certify, self.test) if isinstance(size, float))
+        if shares >= 1:
+            raise ValueError(f"the shares of calibrate, certify and test add up to {shares:g}; leave some for training")
+        return self
+
+
+class Model(Section):
+    """The base model: a folder (absolute once loaded) or a name on the Hugging Face hub."""
+
+    base: NonEmpty
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    device: NonEmpty = "auto"
+
+    @property
+    def name(self) -> str:
+        """The base model's name as people know it: the hub's name, or the last part of the folder."""
+        return Path(self.base).name if Path(self.base).is_absolute() else self.base
+
+
+class Prompt(Section):
+    """The prompt. Limits are tokens of one query and of one item. `readout_token` unset: the end-of-text token."""
+
+    template: NonEmpty
+    format: Literal["readout", "chat"] = "readout"
+    yes: NonEmpty = "Yes"
+    no: NonEmpty = "No"
+    readout_token: NonEmpty | None = None
+    max_query_tokens: Positive = 256
+    max_item_tokens: Positive = 64
+
+    @field_validator("template")
+    @classmethod
+    def _has_both_slots(cls, template: str) -> str:
+        for slot in ("{entity}", "{candidate}"):
+            if template.count(slot) != 1:
+                raise ValueError(f"has {slot} {template.count(slot)} times; it must stand in it exactly once")
+        if template.index("{entity}") > template.index("{candidate}"):
+            raise ValueError("has {candidate} before {entity}; what the items share must come first")
+        return template
+
+    @model_validator(mode="after")
+    def _answers_differ(self) -> Self:
+        if self.yes == self.no:
+            raise ValueError(f'yes and no are both "{self.yes}"; they must differ')
+        return self
+
+
+class Training(Section):
+    """Fine-tuning. `items_per_round` is train items per entity, `positive_fraction` the most of them that are YES,
+    `hard_fraction` the share of hard ones among the negatives, `rounds_per_step` entities per optimiser step.
+    `max_pairs` 0: all pairs; `max_query_tokens` 0: the prompt's.
+    """
+
+    method: Literal["full", "lora"] = "full"
+    learning_rate: Annotated[float, Field(gt=0)] = 2e-4
+    warmup_fraction: Share = 0.1
+    epochs: Annotated[float, Field(gt=0)] = 1.0
+    items_per_round: Positive = 40
+    positive_fraction: InnerShare = 0.25
+    hard_fraction: Share = 0.5
+    rounds_per_step: Positive = 1
+    max_pairs: Count = 0
+    seed: int = 7
+    lora_rank: Positive = 16
+    lora_alpha: Annotated[float, Field(gt=0)] = 32.0
+    weight_decay: NotNegative = 0.0
+    save_every_steps: Positive = 50
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    max_query_tokens: Count = 0
+
+
+class Calibration(Section):
+    """The policy a threshold must be shown to keep, and how it is searched for."""
+
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
+    min_precision: InnerShare | None = None
+    max_fpr: InnerShare | None = None
+    max_fnr: InnerShare | None = None
+    cuts: Positive = 10
+    min_expected_flagged: Positive = 50
+
+    @model_validator(mode="after")
+    def _promises_something(self) -> Self:
+        if self.min_precision is None and self.max_fpr is None and self.max_fnr is None:
+            raise ValueError("promises nothing: set at least one of min_precision, max_fpr, max_fnr")
+        return self
+
+
+class Gates(Section):
+    """Limits of the gates. Tolerances are margins (logits); fractions and `drift_points` are shares between 0 and 1."""
+
+    min_auc: Share = 0.9
+    min_average_precision_ratio: NotNegative = 1.0
+    parity_pairs: Positive = 200
+    order_pairs: Positive = 1000
+    parity_tolerance_fp32: NotNegative = 1e-3
+    parity_tolerance_bf16: NotNegative = 0.5
+    max_label_flips: Share = 0.01
+    max_truncated_fraction: Share = 0.2
+    max_removed_fraction: Share = 0.05
+    max_candidate_flip_fraction: Share = 0.5
+    drift_points: Share = 0.05
+    min_entities: Positive = 1
+    min_candidates: Positive = 1
+
+
+class Scoring(Section):
+    """How margins are computed. `max_pairs` caps the pairs of one run (0: no cap), `threads` 0 leaves it to torch."""
+
+    items_per_round: Positive = 200
+    max_round_tokens: Positive = 8192
+    method: Literal["auto", "mis", "prefix_cache", "independent"] = "auto"
+    backend: Literal["local"] = "local"
+    entities: Literal["all", "held_out"] = "all"
+    batch_rounds: Positive = 8
+    max_pairs: Count = 0
+    threads: Count = 0
+    memory_limit: Annotated[str, Field(pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$")] = "2GB"
+
+
+class Publish(Section):
+    """Where versions go (unset: below the state folder), how many are kept, what becomes of uncertified candidates."""
+
+    dir: NonEmpty | None = None
+    keep: Positive = 7
+    uncertified_candidates: Literal["publish", "withhold"] = "publish"
+
+
+class Environment(Section):
+    """`name` keeps dev, staging and prod apart below `dir`; `lease_wait_seconds` bounds the wait for another run."""
+
+    name: Annotated[str, Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.-]*)?$")] = ""
+    dir: NonEmpty = "run"
+    lease_wait_seconds: NotNegative = 60.0
+
+
+class Schedule(Section):
+    """When the nightly job runs (five-field cron in `timezone`) and after how many hours its table counts as stale."""
+
+    cron: str = "0 4 * * *"
+    timezone: str = "UTC"
+    enabled: bool = True
+    freshness_hours: Annotated[float, Field(gt=0)] = 26.0
+
+    @field_validator("cron")
+    @classmethod
+    def _five_fields(cls, cron: str) -> str:
+        if len(cron.split()) != 5:
+            raise ValueError(f"has {len(cron.split())} fields; expected five: minute hour day month weekday")
+        return cron
+
+    @field_validator("timezone")
+    @classmethod
+    def _known_timezone(cls, timezone: str) -> str:
+        known = zoneinfo.available_timezones()
+        if timezone not in known:
+            raise ValueError(f"is no known time zone; {_nearest(timezone, sorted(known))}")
+        return timezone
+
+
+class Alerts(Section):
+    """Who hears of failed gates. URLs carry secrets, so the file only names the variables: `env:NAME`."""
+
+    urls: list[str] = []
+    owners: dict[str, str] = {}
+
+    @field_validator("urls")
+    @classmethod
+    def _only_variables(cls, urls: list[str]) -> list[str]:
+        for number, url in enumerate(urls, start=1):
+            if not re.fullmatch(r"env:[A-Za-z_][A-Za-z0-9_]*", url):
+                raise ValueError(f"number {number} is not of the form env:NAME; put the address into that variable")
+        return urls
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Where one environment of a project keeps its state. All absolute; nothing is created before `create()`."""
+
+    state: Path
+    warehouse: Path
+    ops: Path
+    labelers: Path
+    checkpoints: Path
+    published: Path
+    preview: Path
+    reports: Path
+    dagster_home: Path
+    lock: Path
+    temporary: Path
+
+    def create(self) -> None:
+        """Make the folders, readable by their owner only: they hold people's texts."""
+        files = {self.warehouse, self.ops, self.lock}
+        for folder in (getattr(self, field.name) for field in fields(self)):
+            if folder not in files:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+class Settings(Section):
+    """The whole of `pipeline.toml`. `path` is the file it came from, `root` the folder relative paths start from."""
+
+    sources: Sources
+    model: Model
+    prompt: Prompt
+    calibration: Calibration
+    splits: Splits = Splits()
+    training: Training = Training()
+    gates: Gates = Gates()
+    scoring: Scoring = Scoring()
+    publish: Publish = Publish()
+    environment: Environment = Environment()
+    schedule: Schedule = Schedule()
+    alerts: Alerts = Alerts()
+    _path: Path = PrivateAttr(default_factory=lambda: Path.cwd() / "pipeline.toml")
+
+    @property
+    def path(self) -> Path:
+        """The settings file, absolute."""
+        return self._path
+
+    @property
+    def root(self) -> Path:
+        """The folder of the settings file, absolute."""
+        return self._path.parent
+
+    @property
+    def paths(self) -> Paths:
+        """Where the state lies: `root/environment.dir`, below it `environment.name` when one is given.
+
+        A configured `publish.dir` gets the environment's name too, so that dev never publishes over prod.
+        """
+        name = self.environment.name
+        state = self.root / Path(self.environment.dir).expanduser() / name
+        published = state / "published"
+        if self.publish.dir is not None:
+            published = self.root / Path(self.publish.dir).expanduser() / name
+        return Paths(
+            state=state,
+            warehouse=state / "warehouse.duckdb",
+            ops=state / "ops.sqlite",
+            labelers=state / "labelers",
+            checkpoints=state / "checkpoints",
+            published=published,
+            preview=state / "preview",
+            reports=state / "reports",
+            dagster_home=state / "dagster",
+            lock=state / "warehouse.lock",
+            temporary=state / "temporary",
+        )
+
+
+def load_settings(path: Path, env: Mapping[str, str] | None = None) -> Settings:
+    """Read a settings file (TOML, UTF-8), what it `extends`, and the `SEMLABEL__SECTION__KEY` overrides in `env`.
+
+    Raises SettingsError with one line that names the file, what was found and what is valid.
+    """
+    path = Path(path).expanduser().absolute()
+    tables = read_merged(path)
+    tables = merge(tables, environment_overrides(env or {}, _wants_text, path.parent))
+    try:
+        settings = Settings.model_validate(tables)
+    except ValidationError as error:
+        problems = error.errors()
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise SettingsError(f"{path}: {_explain(_worst(problems))}{more}") from None
+    settings._path = path
+    return settings
+
+
+def _worst(problems: list[ErrorDetails]) -> ErrorDetails:
+    # A mistyped name also shows as a missing one: the unknown name is the one that tells people what to mend.
+    return min(problems, key=lambda problem: problem["type"] != "extra_forbidden")
+
+
+def _explain(problem: ErrorDetails) -> str:
+    keys = [str(part) for part in problem["loc"]]
+    section, place = _section_at(keys)
+    where = f"[{'.'.join(keys[:-1])}] {keys[-1]}" if len(keys) > 1 else f"[{keys[0]}]" if keys else "the file"
+    match problem["type"]:
+        case "extra_forbidden":
+            return f"{where} is not a setting; {_nearest(keys[-1], list(section.model_fields))}"
+        case "missing":
+            return f"{where} is missing; set it"
+        case "value_error":
+            return f"{place} {problem['ctx']['error']}"
+        case _:
+            return f"{place} is {problem['input']!r}; {problem['msg'][:1].lower()}{problem['msg'][1:]}"
+
+
+def _section_at(keys: list[str]) -> tuple[type[Section], str]:
+    """The section that holds the last of `keys`, and the setting's place in words (pydantic adds union members)."""
+    section: type[Section] = Settings
+    named: list[str] = []
+    for key in keys:
+        field = section.model_fields.get(key)
+        if field is None:
+            break
+        named.append(key)
+        if not (isinstance(field.annotation, type) and issubclass(field.annotation, Section)):
+            break
+        section = field.annotation
+    in_table = len(named) > 1 and section is not Settings and named[-1] in section.model_fields
+    return section, f"[{'.'.join(named[:-1])}] {named[-1]}" if in_table else f"[{'.'.join(named)}]"
+
+
+def _nearest(name: str, known: typing.Sequence[str]) -> str:
+    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
+    if close:
+        return f'did you mean "{close[0]}"?'
+    return f"valid: {', '.join(known)}" if len(known) <= 20 else "see the documentation for the valid names"
+
+
+def _wants_text(path: tuple[str, ...]) -> bool:
+    """Whether the setting at `path` holds text, so that an override such as 1e5 is not read as a number."""
+    section: type[Section] = Settings
+    for position, key in enumerate(path):
+        field = section.model_fields.get(key)
+        if field is None:
+            return False
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, Section):
+            section = annotation
+        elif position == len(path) - 1:
+            return _is_text(annotation)
+        else:
+            return typing.get_origin(annotation) is dict
+    return False
+
+
+def _is_text(annotation: Any) -> bool:
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        members = [member for member in typing.get_args(annotation) if member is not type(None)]
+        return all(_is_text(member) for member in members)
+    if origin is Annotated:
+        return _is_text(typing.get_args(annotation)[0])
+    if origin is Literal:
+        return all(isinstance(member, str) for member in typing.get_args(annotation))
+    return annotation is str
