@@ -1,0 +1,72 @@
+# Every target brings the environment up to date first; nothing is installed outside .venv.
+#
+#   make demo [PROFILE=smoke|small|full]   the whole recipe on O*NET; ends with a summary
+#   make ui   [PROFILE=...] [PORT=3000]    the Dagster UI on the demo's history
+#   make test | test-slow | lint | types | validate
+#   make venv | clean-demo
+
+PYTHON  ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+PROFILE ?=
+CONFIG  := demo/$(if $(PROFILE),$(PROFILE),pipeline).toml
+PORT    ?= 3000
+WORKERS ?= 2
+PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
+
+export PYTHONUNBUFFERED := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo ui test test-slow lint types validate clean-demo
+
+help:
+	@sed -n '3,7s/^# *//p' Makefile
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "semlabel needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; \
+	  exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: constraints.txt pyproject.toml | $(BIN)/python
+	@echo "== installing the pinned packages into $(VENV) (about 2 minutes the first time)"
+	$(PIP) -e .
+	@touch $@
+
+# Same environment, with what the tests need on top.
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) -e ".[dev]"
+	@touch $@
+
+venv: $(VENV)/.installed-dev
+
+demo: $(VENV)/.installed
+	@test -f $(CONFIG) || { echo "no profile '$(PROFILE)': expected one of smoke, small, full, or none" >&2; exit 2; }
+	$(BIN)/python demo/prepare.py --cache demo/cache
+	$(BIN)/semlabel run --config $(CONFIG)
+
+ui: $(VENV)/.installed
+	$(BIN)/semlabel ui --config $(CONFIG) --port $(PORT)
+
+test: venv
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+
+test-slow: venv
+	$(BIN)/python demo/prepare.py --cache demo/cache
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m slow --timeout 3600
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: venv
+	$(BIN)/mypy semlabel
+
+# A Dagster home of its own, so that validating neither reads nor writes anybody's history.
+validate: venv
+	@mkdir -p $(VENV)/dagster-home && cp pipeline/dagster.yaml $(VENV)/dagster-home/dagster.yaml
+	DAGSTER_HOME="$(abspath $(VENV)/dagster-home)" SEMLABEL_CONFIG="$(abspath demo/pipeline.toml)" \
+	  $(BIN)/dagster definitions validate -w workspace.yaml
+
+clean-demo:
+	rm -rf demo/run demo/run-smoke demo/run-small demo/run-full
