@@ -1,0 +1,340 @@
+"""Every gate shown passing once, failing once, and refusing empty input; the subjects a publication needs."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from semlabel import gates
+from semlabel.digests import digest_of
+from semlabel.errors import GateBlocked, LabelerError
+from semlabel.gates import GATES, GateResult
+
+HELD = {"value": 0.96, "low": 0.95, "high": 0.97}
+RATIO = {"value": 1.6, "low": 1.3, "high": 1.9}
+SPLITS = {"train": 100, "calibrate": 40, "certify": 60, "test": 40}
+SHOWN = {
+    "verdict": "pass",
+    "threshold": 1.5,
+    "policy": {"min_precision": 0.5, "max_fpr": None, "max_fnr": None},
+    "bounds": {"precision": 0.55},
+    "word": "certified",
+    "sentence": "Precision is at least 0.55.",
+    "steps": [],
+}
+
+
+def catalog(**change):
+    args = {"violations": [], "rows": 98, "refused": 2, "rows_in": 100, "max_refused_fraction": 0.05}
+    return gates.catalog_contract(**(args | {"min_candidates": 1} | change))
+
+
+def entities(**change):
+    args = {"violations": [], "rows": 98, "refused": 2, "rows_in": 100, "max_refused_fraction": 0.05}
+    args |= {"min_entities": 1, "truncated": 10, "max_truncated_fraction": 0.2}
+    return gates.entities_contract(**(args | change))
+
+
+def pairs(**change):
+    args = {"violations": [], "rows": 400, "positives": 100, "reference_problems": 1, "reference_rows": 100}
+    return gates.pairs_contract(**(args | {"max_reference_problem_fraction": 0.05} | change))
+
+
+def splits(**change):
+    return gates.splits_do_not_leak(**({"shared_entities": [], "near_duplicates": [], "splits_sizes": SPLITS} | change))
+
+
+def answers(yes_ids=(7,), no_ids=(9,)):
+    return gates.answers_are_single_tokens("Yes", "No", list(yes_ids), list(no_ids))
+
+
+def split_tokens(mismatches=(), checked=250):
+    return gates.split_tokens_match(list(mismatches), checked)
+
+
+def quality(**change):
+    args = {"auc": HELD, "average_precision": HELD, "baselines": {"tfidf_cosine": 0.28}, "ratio": RATIO}
+    return gates.held_out_quality(**(args | {"min_auc": 0.9, "min_average_precision_ratio": 1.0} | change))
+
+
+def parity(gate, **change):
+    args = {"differences": np.full(200, 1e-5, np.float32), "flips": 0, "yes_either": 12, "tolerance": 1e-3}
+    return getattr(gates, gate)(**(args | {"pairs": 200, "min_pairs": 200, "max_label_flips": 0.01} | change))
+
+
+def volume(**change):
+    args = {"removed_fraction": 0.01, "previous_rows": 1000, "candidate_flips": [], "max_removed_fraction": 0.05}
+    return gates.volume_change(**(args | {"max_candidate_flip_fraction": 0.5, "approved": False, "rows": 990} | change))
+
+
+def endpoint(name="offline", digest="abc", reachable=True):
+    return {"name": name, "digest": digest, "reachable": reachable}
+
+
+PASSING = {
+    "catalog_contract": lambda: catalog(),
+    "answers_are_single_tokens": lambda: answers(),
+    "split_tokens_match": lambda: split_tokens(),
+    "entities_contract": lambda: entities(),
+    "pairs_contract": lambda: pairs(),
+    "splits_do_not_leak": lambda: splits(),
+    "held_out_quality": lambda: quality(),
+    "mis_matches_single_item": lambda: parity("mis_matches_single_item"),
+    "order_invariance": lambda: parity("order_invariance"),
+    "held_out_errors": lambda: gates.held_out_errors(SHOWN),
+    "predictions_contract": lambda: gates.predictions_contract([], 1000),
+    "coverage_is_complete": lambda: gates.coverage_is_complete(1000, 990, [], 10),
+    "volume_change": lambda: volume(),
+    "one_labeler_everywhere": lambda: gates.one_labeler_everywhere("abc", [endpoint()]),
+    "label_rate_drift": lambda: gates.label_rate_drift([{"name": "all", "before": 0.02, "now": 0.03}], 0.05),
+    "snapshot_matches_warehouse": lambda: gates.snapshot_matches_warehouse("h", "h", 10, 10),
+}
+
+RULE = [{"rule": "entity_id is unique", "rows": 2}]
+FAILING = {
+    "catalog_contract": [
+        lambda: catalog(violations=RULE),
+        lambda: catalog(rows=90, refused=10),
+        lambda: catalog(rows=97),
+    ],
+    "answers_are_single_tokens": [lambda: answers((7, 8)), lambda: answers((7,), ()), lambda: answers((7,), (7,))],
+    "split_tokens_match": [lambda: split_tokens(["pair e1, c1: [1, 2] instead of [3]"])],
+    "entities_contract": [
+        lambda: entities(violations=RULE),
+        lambda: entities(rows=90, refused=10),
+        lambda: entities(truncated=30),
+    ],
+    "pairs_contract": [lambda: pairs(violations=RULE), lambda: pairs(reference_problems=6)],
+    "splits_do_not_leak": [
+        lambda: splits(shared_entities=["e1"]),
+        lambda: splits(near_duplicates=[("e1", "e2", 0.93)]),
+    ],
+    "held_out_quality": [
+        lambda: quality(auc={"value": 0.89, "low": 0.85, "high": 0.92}),
+        lambda: quality(ratio={"value": 0.9, "low": 0.8, "high": 1.1}),
+    ],
+    "mis_matches_single_item": [
+        lambda: parity("mis_matches_single_item", differences=np.r_[np.zeros(199), 0.002]),
+        lambda: parity("mis_matches_single_item", flips=1),
+        lambda: parity("mis_matches_single_item", differences=np.r_[np.zeros(199), np.nan]),
+        lambda: parity("mis_matches_single_item", differences=np.zeros(150)),
+    ],
+    "order_invariance": [
+        lambda: parity("order_invariance", differences=np.full(200, -0.5)),
+        lambda: parity("order_invariance", flips=2),
+    ],
+    "held_out_errors": [
+        lambda: gates.held_out_errors(SHOWN | {"verdict": "fail", "threshold": None, "sentence": "Precision is low."}),
+        lambda: gates.held_out_errors(SHOWN | {"threshold": None}),
+        lambda: gates.held_out_errors(SHOWN | {"bounds": {"precision": 0.45}}),
+        lambda: gates.held_out_errors(SHOWN | {"bounds": {}}),
+    ],
+    "predictions_contract": [lambda: gates.predictions_contract(RULE, 1000)],
+    "coverage_is_complete": [
+        lambda: gates.coverage_is_complete(1000, 999, [("e1", "c1")], 0),
+        lambda: gates.coverage_is_complete(1000, 1001),
+    ],
+    "volume_change": [
+        lambda: volume(removed_fraction=0.06),
+        lambda: volume(candidate_flips=[{"candidate_id": "c1", "yes_either": 30, "flipped": 16}]),
+        lambda: volume(rows=0, approved=True),
+        lambda: volume(removed_fraction=float("nan")),
+    ],
+    "one_labeler_everywhere": [
+        lambda: gates.one_labeler_everywhere("abc", [endpoint(), endpoint("online", "old")]),
+        lambda: gates.one_labeler_everywhere("abc", [endpoint(), endpoint("online", None)]),
+        lambda: gates.one_labeler_everywhere("abc", [endpoint(), endpoint("online", None, reachable=False)]),
+    ],
+    "label_rate_drift": [
+        lambda: gates.label_rate_drift([{"name": "all", "before": 0.02, "now": 0.09}], 0.05),
+        lambda: gates.label_rate_drift([{"name": "c1", "before": 0.02, "now": 0.0}], 0.05),
+    ],
+    "snapshot_matches_warehouse": [
+        lambda: gates.snapshot_matches_warehouse("h", "other", 10, 10),
+        lambda: gates.snapshot_matches_warehouse("h", "h", 10, 9),
+    ],
+}
+
+EMPTY = {
+    "catalog_contract": lambda: catalog(rows=0, refused=0, rows_in=0),
+    "answers_are_single_tokens": lambda: gates.answers_are_single_tokens("", "", [], []),
+    "split_tokens_match": lambda: split_tokens(checked=0),
+    "entities_contract": lambda: entities(rows=0, refused=0, rows_in=0, truncated=0),
+    "pairs_contract": lambda: pairs(rows=0, positives=0, reference_problems=0, reference_rows=0),
+    "splits_do_not_leak": lambda: splits(splits_sizes={}),
+    "held_out_quality": lambda: quality(auc=None, ratio=None, average_precision=None),
+    "mis_matches_single_item": lambda: parity("mis_matches_single_item", differences=[], pairs=0, yes_either=0),
+    "order_invariance": lambda: parity("order_invariance", differences=[], pairs=0, min_pairs=0, yes_either=0),
+    "held_out_errors": lambda: gates.held_out_errors({}),
+    "predictions_contract": lambda: gates.predictions_contract([], 0),
+    "coverage_is_complete": lambda: gates.coverage_is_complete(0, 0),
+    "volume_change": lambda: volume(previous_rows=0, rows=0, removed_fraction=0.0),
+    "one_labeler_everywhere": lambda: gates.one_labeler_everywhere("abc", []),
+    "label_rate_drift": lambda: gates.label_rate_drift([], 0.05),
+    "snapshot_matches_warehouse": lambda: gates.snapshot_matches_warehouse("h", "h", 0, 0),
+}
+
+
+def is_one_plain_sentence(text):
+    return text.endswith(".") and "\n" not in text and len(text) > 15
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_a_gate_can_pass(name):
+    result = PASSING[name]()
+    assert (result.gate, result.verdict, result.passed) == (name, "pass", True), result.sentence
+    assert (result.asset, result.severity) == (GATES[name].asset, GATES[name].severity)
+    assert is_one_plain_sentence(result.sentence)
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_a_gate_can_fail(name):
+    for make in FAILING[name]:
+        result = make()
+        assert (result.gate, result.verdict, result.passed) == (name, "fail", False), result
+        assert is_one_plain_sentence(result.sentence), result.sentence
+        json.dumps(result.to_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_empty_input_never_passes(name):
+    assert not EMPTY[name]().passed
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_a_gate_that_cannot_be_computed_never_passes(name):
+    result = gates.cannot_compute(name, "CUDA error:\n out of memory")
+    assert (result.verdict, result.computed, result.passed) == ("fail", False, False)
+    assert "CUDA error: out of memory" in result.sentence
+    with pytest.raises(ValueError, match="cannot pass"):
+        GateResult(name, "x", "ERROR", "pass", 1, 1, "fine.", {}, computed=False)
+
+
+def test_too_little_data_is_neither_a_pass_nor_a_fail():
+    wide = {"value": 0.93, "low": 0.88, "high": 0.97}
+    results = [
+        quality(auc=wide),
+        quality(ratio={"value": 1.1, "low": 0.9, "high": 1.4}),
+        quality(baselines={}),
+        quality(auc={"value": float("nan"), "low": float("nan"), "high": float("nan")}),
+        parity("mis_matches_single_item", differences=np.zeros(20), pairs=20),
+        pairs(positives=0),
+        pairs(positives=400),
+        splits(splits_sizes=SPLITS | {"certify": 0}),
+        catalog(rows=98, min_candidates=200),
+    ]
+    assert [result.verdict for result in results] == ["not_enough_data"] * len(results)
+
+
+def test_quality_reports_the_worse_of_two_failures():
+    both = quality(auc={"value": 0.93, "low": 0.88, "high": 0.97}, ratio={"value": 0.9, "low": 0.8, "high": 1.1})
+    assert (both.verdict, both.limit) == ("fail", 1.0)
+
+
+def test_an_all_no_labeler_does_not_look_stable():
+    for gate in ("mis_matches_single_item", "order_invariance"):
+        assert parity(gate, yes_either=0).verdict == "not_enough_data"
+
+
+def test_an_approval_lets_one_volume_change_pass_and_says_so():
+    approved = volume(removed_fraction=0.5, approved=True)
+    assert approved.passed
+    assert "approved" in approved.sentence
+    assert approved.evidence["approved"] is True
+
+
+def test_few_labels_of_a_rare_candidate_do_not_block_a_night():
+    assert volume(candidate_flips=[{"candidate_id": "rare", "yes_either": 3, "flipped": 3}]).passed
+
+
+def test_an_unreachable_path_warns_and_a_wrong_one_is_an_error():
+    away = gates.one_labeler_everywhere("abc", [endpoint(), endpoint("online", None, reachable=False)])
+    wrong = gates.one_labeler_everywhere("abc", [endpoint("offline", "old"), endpoint("online", None, reachable=False)])
+    assert (away.severity, wrong.severity) == ("WARN", "ERROR")
+
+
+def test_the_first_publication_is_not_blocked_for_want_of_an_earlier_one():
+    assert volume(previous_rows=0, removed_fraction=0.0, rows=200).passed
+    assert gates.label_rate_drift([{"name": "all", "before": None, "now": 0.02}], 0.05).passed
+
+
+def test_evidence_is_plain_json_and_fits_a_page():
+    rows = [{"rule": "x" * 1000, "rows": np.int64(i), "share": np.float32("nan")} for i in range(500)]
+    result = gates.predictions_contract(rows, np.int64(1000))
+    text = json.dumps(result.to_json(), allow_nan=False)
+    assert len(text) < 50_000
+    assert len(result.evidence["violations"]) == 50
+    assert result.evidence["violations_total"] == 500
+    numbers = parity("order_invariance", differences=np.full(200, 1e-6, np.float32))
+    assert type(numbers.value) is float
+
+
+def test_every_registered_gate_is_a_function_and_is_required_before_publication():
+    assert all(callable(getattr(gates, name)) for name in GATES)
+    not_required = set(GATES) - set(gates.ERROR_GATES_BEFORE_PUBLICATION)
+    assert not_required == {"label_rate_drift", "snapshot_matches_warehouse"}
+
+
+MANIFEST = {
+    "digest": "labeler",
+    "scorer_digest": "scorer",
+    "tokenizer_digest": "tok",
+    "prompt": {"digest": "prompt"},
+    "training": {"pairs_digest": "pairs"},
+}
+DIGESTS = {"catalog": "cat", "entities": "ent", "predictions": "pred"}
+
+
+def test_a_verdict_counts_only_for_the_content_it_judged():
+    required = gates.required_subjects(MANIFEST, DIGESTS)
+    assert set(required) == set(gates.ERROR_GATES_BEFORE_PUBLICATION)
+    assert required["catalog_contract"] == digest_of(["cat", "prompt", "tok"])
+    assert required["entities_contract"] == "ent"
+    assert required["splits_do_not_leak"] == "pairs"
+    assert required["held_out_quality"] == "scorer"
+    assert required["held_out_errors"] == "labeler"
+    assert required["volume_change"] == "pred"
+    edited = gates.required_subjects(MANIFEST, DIGESTS | {"catalog": "other"})
+    assert {name for name in required if required[name] != edited[name]} == {
+        "catalog_contract",
+        "answers_are_single_tokens",
+        "split_tokens_match",
+    }
+
+
+def test_missing_identities_are_refused():
+    with pytest.raises(LabelerError, match=r"training\.pairs_digest"):
+        gates.required_subjects(MANIFEST | {"training": {}}, DIGESTS)
+    with pytest.raises(GateBlocked, match="entities"):
+        gates.required_subjects(MANIFEST, DIGESTS | {"entities": None})
+
+
+@pytest.mark.parametrize("verdict", ["fail", "not_enough_data", None])
+@pytest.mark.parametrize("gate", gates.ERROR_GATES_BEFORE_PUBLICATION)
+def test_anything_but_a_pass_of_the_same_subject_blocks(gate, verdict):
+    required = gates.required_subjects(MANIFEST, DIGESTS)
+    rows = {(name, subject): {"verdict": "pass", "severity": "ERROR"} for name, subject in required.items()}
+    assert gates.blocking_verdicts(required, lambda *key: rows.get(key)) == []
+    if verdict is None:
+        del rows[(gate, required[gate])]
+    else:
+        rows[(gate, required[gate])] = {"verdict": verdict, "severity": "ERROR", "sentence": "Mend it."}
+    blocked = gates.blocking_verdicts(required, lambda *key: rows.get(key))
+    assert [(row["gate"], row["verdict"]) for row in blocked] == [(gate, verdict or "missing")]
+
+
+def test_an_unreachable_path_does_not_block_publication():
+    row = {"verdict": "fail", "severity": "WARN", "sentence": "online does not answer."}
+    assert gates.blocking_verdicts({"one_labeler_everywhere": "pred"}, lambda *_: row) == []
+
+
+def test_gates_load_without_heavy_libraries():
+    code = (
+        "import sys, semlabel.gates;"
+        "heavy = {'torch', 'transformers', 'great_expectations', 'sklearn', 'scipy', 'dagster', 'pandas'};"
+        "sys.exit(', '.join(sorted(heavy & set(sys.modules))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
