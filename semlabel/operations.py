@@ -1,0 +1,405 @@
+"""Operational state: what ran, what the gates said, who holds what, who promoted and approved.
+
+Lives in `ops.sqlite` and deliberately not in the warehouse, which cannot even be read while a run writes it: status,
+alerts, sensors and servers read this file only. Knows nothing of margins and texts. Values that go in and come out
+are plain Python types; times are UTC in ISO 8601. Every method is one transaction, safe across threads and processes,
+and raises WarehouseError when the file cannot be used.
+"""
+
+import json
+import math
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from semlabel import leases, outbox
+from semlabel.leases import Lease, OnWait, ProcessIdentity
+from semlabel.operations_schema import OperationsFile, now_utc
+
+if TYPE_CHECKING:
+    from semlabel.gates import GateResult
+
+STARTED = "STARTED"
+_PAUSED = "publishing_paused"
+_PLANS_KEPT = 200
+
+
+class Operations:
+    """The operational state kept in one `ops.sqlite`."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path`, creating or migrating it; raises WarehouseError when it is newer than this code."""
+        self.file = OperationsFile(path)
+        self.path = self.file.path
+
+    # Gates and alerts
+
+    def record_gate(
+        self,
+        run_id: str,
+        result: "GateResult",
+        labeler_digest: str | None,
+        subject_digest: str,
+        gate_code_version: int | str,
+    ) -> None:
+        """Keep a verdict and, in the same transaction, the alert it gives rise to (see `outbox`)."""
+        evidence = json.dumps(plain(result.evidence), sort_keys=True, ensure_ascii=False, allow_nan=False)
+        with self.file.transaction() as connection:
+            connection.execute(
+                "INSERT INTO gate_results (run_id, gate, asset, severity, verdict, value, limit_value, labeler_digest,"
+                " subject_digest, gate_code_version, sentence, computed, evidence_json, evaluated_at)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    run_id,
+                    result.gate,
+                    result.asset,
+                    result.severity,
+                    result.verdict,
+                    _number(result.value),
+                    _number(result.limit),
+                    labeler_digest,
+                    subject_digest,
+                    gate_code_version,
+                    result.sentence,
+                    int(result.computed),
+                    evidence,
+                    now_utc(),
+                ),
+            )
+            outbox.note_verdict(
+                connection,
+                asset=result.asset,
+                gate=result.gate,
+                severity=result.severity,
+                verdict=result.verdict,
+                message=result.sentence,
+                run_id=run_id,
+            )
+
+    def latest_gate(
+        self,
+        gate: str,
+        subject_digest: str,
+        labeler_digest: str | None = None,
+        gate_code_version: int | str | None = None,
+    ) -> dict[str, Any] | None:
+        """The newest verdict of `gate` about exactly this subject, or None.
+
+        None for labeler or code version means "whichever". Keys: the columns of `gate_results`, with `limit` for
+        `limit_value` and `evidence` (a dict) for `evidence_json`.
+        """
+        row = self.file.first(
+            "SELECT * FROM gate_results WHERE gate = ? AND subject_digest = ? AND (? IS NULL OR labeler_digest = ?)"
+            " AND (? IS NULL OR gate_code_version = ?) ORDER BY id DESC LIMIT 1",
+            (gate, subject_digest, labeler_digest, labeler_digest, gate_code_version, gate_code_version),
+        )
+        return _gate(row) if row else None
+
+    def gates_of_run(self, run_id: str) -> list[dict[str, Any]]:
+        """Every verdict recorded in a run, in the order of evaluation."""
+        return [
+            _gate(row) for row in self.file.rows("SELECT * FROM gate_results WHERE run_id = ? ORDER BY id", (run_id,))
+        ]
+
+    def latest_gates(self) -> list[dict[str, Any]]:
+        """The newest verdict of each gate, whatever its subject, in the order of evaluation."""
+        newest = "SELECT max(id) FROM gate_results GROUP BY gate"
+        return [_gate(row) for row in self.file.rows(f"SELECT * FROM gate_results WHERE id IN ({newest}) ORDER BY id")]
+
+    def undelivered_alerts(self, target: str) -> list[dict[str, Any]]:
+        """Alerts that have not reached `target` (a name, never an address with a secret), oldest first."""
+        return outbox.undelivered(self.file, target)
+
+    def record_delivery(self, outbox_id: int, target: str, error: str | None = None) -> None:
+        """Keep one attempt to deliver an alert; `error` is None when it succeeded."""
+        outbox.record_delivery(self.file, outbox_id, target, error)
+
+    # Runs
+
+    def start_run(self, run_id: str, job: str) -> None:
+        """Note that a run has started in this process. Noting it again keeps its start, unless its process died."""
+        me = ProcessIdentity.current()
+        with self.file.transaction() as connection:
+            row = connection.execute("SELECT * FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+            if row is None:
+                connection.execute(
+                    "INSERT INTO runs (run_id, job, status, started_at, host, pid, boot_id, process_start)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    (run_id, job, STARTED, now_utc(), me.host, me.pid, me.boot_id, me.process_start),
+                )
+            elif row["status"] != STARTED or ProcessIdentity.of_row(dict(row)).proven_dead():
+                connection.execute(
+                    "UPDATE runs SET status = ?, finished_at = NULL, note = NULL, host = ?, pid = ?, boot_id = ?,"
+                    " process_start = ? WHERE run_id = ?",
+                    (STARTED, me.host, me.pid, me.boot_id, me.process_start, run_id),
+                )
+
+    def finish_run(self, run_id: str, status: str, note: str | None = None) -> None:
+        """Note how a run ended (`SUCCESS`, `FAILURE`, `CANCELED`)."""
+        with self.file.transaction() as connection:
+            connection.execute(
+                "UPDATE runs SET status = ?, finished_at = ?, note = ? WHERE run_id = ?",
+                (status, now_utc(), note, run_id),
+            )
+
+    def add_to_run(
+        self,
+        run_id: str,
+        *,
+        pairs_scored: int = 0,
+        pairs_reused: int = 0,
+        model_loads: int = 0,
+        scoring_seconds: float = 0.0,
+    ) -> None:
+        """Add to the figures of a run. Raises ValueError when the run was never started."""
+        with self.file.transaction() as connection:
+            changed = connection.execute(
+                "UPDATE runs SET pairs_scored = pairs_scored + ?, pairs_reused = pairs_reused + ?,"
+                " model_loads = model_loads + ?, scoring_seconds = scoring_seconds + ? WHERE run_id = ?",
+                (int(pairs_scored), int(pairs_reused), int(model_loads), float(scoring_seconds), run_id),
+            ).rowcount
+        if not changed:
+            raise ValueError(f"run {run_id} was never started: call start_run first")
+
+    def run(self, run_id: str) -> dict[str, Any] | None:
+        """The row of a run with `labels_per_s` (None when nothing was scored), or None."""
+        row = self.file.first("SELECT * FROM runs WHERE run_id = ?", (run_id,))
+        return _run(row) if row else None
+
+    def runs(self, limit: int = 50) -> list[dict[str, Any]]:
+        """The newest runs, newest first."""
+        return [_run(row) for row in self.file.rows("SELECT * FROM runs ORDER BY started_at DESC LIMIT ?", (limit,))]
+
+    def last_run(self) -> dict[str, Any] | None:
+        """The newest run, or None before the first."""
+        return next(iter(self.runs(limit=1)), None)
+
+    def dead_runs(self) -> list[dict[str, Any]]:
+        """Runs that never finished and whose process is proven dead."""
+        started = self.file.rows("SELECT * FROM runs WHERE status = ? ORDER BY started_at", (STARTED,))
+        return [_run(row) for row in started if ProcessIdentity.of_row(row).proven_dead()]
+
+    def mark_run_dead(self, run_id: str) -> None:
+        """Close a run whose process died, as a failure, and free the leases its dead processes held."""
+        run = self.run(run_id)
+        if run is None or run["status"] != STARTED:
+            return
+        dead = [
+            row["name"]
+            for row in self.file.rows("SELECT * FROM leases WHERE run_id = ?", (run_id,))
+            if ProcessIdentity.of_row(row).proven_dead()
+        ]
+        with self.file.transaction() as connection:
+            connection.execute(
+                "UPDATE runs SET status = 'FAILURE', finished_at = ?, note = ? WHERE run_id = ? AND status = ?",
+                (now_utc(), f"its process died ({ProcessIdentity.of_row(run)})", run_id, STARTED),
+            )
+            for name in dead:
+                connection.execute("DELETE FROM leases WHERE name = ? AND run_id = ?", (name, run_id))
+
+    def set_progress(self, run_id: str, stage: str, done: int, total: int, unit: str) -> None:
+        """Keep how far a stage of a run is; `total` is 0 while unknown."""
+        with self.file.transaction() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO progress VALUES (?, ?, ?, ?, ?, ?)",
+                (run_id, stage, int(done), int(total), unit, now_utc()),
+            )
+
+    def progress_of(self, run_id: str) -> list[dict[str, Any]]:
+        """The stages of a run with `stage, done, total, unit, updated_at`; the one that moved last comes last."""
+        return self.file.rows("SELECT * FROM progress WHERE run_id = ? ORDER BY updated_at", (run_id,))
+
+    # Leases
+
+    def lease(
+        self, name: str, run_id: str, wait_seconds: float, on_wait: OnWait | None = None
+    ) -> AbstractContextManager[Lease]:
+        """Hold a lease while a block runs; see `leases.hold`. Raises LeaseHeld after `wait_seconds`."""
+        return leases.hold(self.file, name, run_id, wait_seconds, on_wait)
+
+    # Plans
+
+    def save_plan(
+        self,
+        plan_id: str,
+        scorer_digest: str,
+        subject_digest: str,
+        rounds_total: int,
+        payload: bytes,
+        *,
+        pairs: int = 0,
+        estimated_seconds: float | None = None,
+    ) -> None:
+        """Keep a plan as open; other open plans for the same scorer and subject are superseded."""
+        now = now_utc()
+        with self.file.transaction() as connection:
+            connection.execute(
+                "UPDATE plans SET state = 'superseded', payload = NULL, updated_at = ?"
+                " WHERE scorer_digest = ? AND subject_digest = ? AND state = 'open'",
+                (now, scorer_digest, subject_digest),
+            )
+            connection.execute(
+                "INSERT INTO plans (plan_id, scorer_digest, subject_digest, state, rounds_total, pairs,"
+                " estimated_seconds, payload, created_at, updated_at) VALUES (?, ?, ?, 'open', ?, ?, ?, ?, ?, ?)",
+                (plan_id, scorer_digest, subject_digest, rounds_total, pairs, estimated_seconds, payload, now, now),
+            )
+            connection.execute(
+                "DELETE FROM plans WHERE plan_id NOT IN (SELECT plan_id FROM plans ORDER BY created_at DESC LIMIT ?)",
+                (_PLANS_KEPT,),
+            )
+
+    def update_plan(self, plan_id: str, done: int, state: str, seconds: float = 0.0) -> None:
+        """Keep how many rounds are done, add the seconds they took, and drop the rounds of a plan that is not open."""
+        with self.file.transaction() as connection:
+            connection.execute(
+                "UPDATE plans SET rounds_done = ?, state = ?, measured_seconds = coalesce(measured_seconds, 0) + ?,"
+                " payload = CASE WHEN ? = 'open' THEN payload END, updated_at = ? WHERE plan_id = ?",
+                (int(done), state, float(seconds), state, now_utc(), plan_id),
+            )
+
+    def open_plan(self, scorer_digest: str, subject_digest: str) -> dict[str, Any] | None:
+        """The unfinished plan for exactly this scorer and subject, with its `payload`, or None."""
+        return self.file.first(
+            "SELECT * FROM plans WHERE scorer_digest = ? AND subject_digest = ? AND state = 'open'"
+            " ORDER BY created_at DESC LIMIT 1",
+            (scorer_digest, subject_digest),
+        )
+
+    def finished_plans(self, limit: int = 20) -> list[dict[str, Any]]:
+        """The newest finished plans: `pairs, rounds_total, estimated_seconds, measured_seconds`, newest first."""
+        return self.file.rows(
+            "SELECT plan_id, scorer_digest, pairs, rounds_total, estimated_seconds, measured_seconds, updated_at"
+            " FROM plans WHERE state = 'done' ORDER BY updated_at DESC LIMIT ?",
+            (limit,),
+        )
+
+    # Promotion, approval, certification
+
+    def promote(self, labeler_digest: str, who: str, reason: str) -> None:
+        """Record who made this labeler the current one, and why."""
+        self._insert("promotions", labeler_digest=labeler_digest, who=who, reason=reason, promoted_at=now_utc())
+
+    def promoted(self) -> dict[str, Any] | None:
+        """The newest promotion (`labeler_digest, who, reason, promoted_at`), or None."""
+        return self.file.first("SELECT * FROM promotions ORDER BY id DESC LIMIT 1")
+
+    def approve(self, subject_digest: str, who: str, reason: str = "") -> None:
+        """Let one volume change pass: exactly the one with this subject digest."""
+        self._insert("approvals", subject_digest=subject_digest, who=who, reason=reason, approved_at=now_utc())
+
+    def approved(self, subject_digest: str) -> bool:
+        """Whether somebody approved the change with this subject digest."""
+        return self.file.first("SELECT 1 FROM approvals WHERE subject_digest = ?", (subject_digest,)) is not None
+
+    def record_certify(
+        self,
+        set_digest: str,
+        labeler_digest: str,
+        *,
+        confidence: float | None = None,
+        verdict: str | None = None,
+        run_id: str | None = None,
+    ) -> None:
+        """Enter one use of a certify set into the ledger."""
+        self._insert(
+            "certify_ledger",
+            set_digest=set_digest,
+            labeler_digest=labeler_digest,
+            confidence=_number(confidence),
+            verdict=verdict,
+            run_id=run_id,
+            used_at=now_utc(),
+        )
+
+    def certify_uses(self, set_digest: str) -> list[dict[str, Any]]:
+        """Every use of a certify set, oldest first."""
+        return self.file.rows("SELECT * FROM certify_ledger WHERE set_digest = ? ORDER BY id", (set_digest,))
+
+    def save_metrics(self, labeler_digest: str, metrics: dict[str, Any]) -> None:
+        """Keep the held-out metrics of a labeler, replacing older ones."""
+        text = json.dumps(plain(metrics), sort_keys=True, allow_nan=False)
+        with self.file.transaction() as connection:
+            connection.execute("INSERT OR REPLACE INTO metrics VALUES (?, ?, ?)", (labeler_digest, text, now_utc()))
+
+    def metrics(self, labeler_digest: str) -> dict[str, Any] | None:
+        """The kept metrics of a labeler, or None."""
+        row = self.file.first("SELECT metrics_json FROM metrics WHERE labeler_digest = ?", (labeler_digest,))
+        return json.loads(row["metrics_json"]) if row else None
+
+    # Publication
+
+    def record_publication(
+        self,
+        version: str,
+        path: str,
+        action: str,
+        *,
+        labeler_digest: str | None = None,
+        run_id: str | None = None,
+        who: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Note that a version was `published` or was rolled back to (`rollback`)."""
+        self._insert(
+            "publications",
+            version=version,
+            path=path,
+            action=action,
+            labeler_digest=labeler_digest,
+            run_id=run_id,
+            who=who,
+            reason=reason,
+            recorded_at=now_utc(),
+        )
+
+    def publications(self, limit: int = 50) -> list[dict[str, Any]]:
+        """What was published and rolled back, newest first."""
+        return self.file.rows("SELECT * FROM publications ORDER BY id DESC LIMIT ?", (limit,))
+
+    def set_publishing_paused(self, paused: bool, reason: str = "") -> None:
+        """Stop every later publication, or let them go on."""
+        with self.file.transaction() as connection:
+            if paused:
+                connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?, ?)", (_PAUSED, reason, now_utc()))
+            else:
+                connection.execute("DELETE FROM settings WHERE name = ?", (_PAUSED,))
+
+    def publishing_paused(self) -> str | None:
+        """Why publishing is paused (it may be an empty text), or None when it is not."""
+        row = self.file.first("SELECT value FROM settings WHERE name = ?", (_PAUSED,))
+        return row["value"] if row else None
+
+    def _insert(self, table: str, **values: Any) -> None:
+        names, places = ", ".join(values), ", ".join("?" * len(values))
+        with self.file.transaction() as connection:
+            connection.execute(f"INSERT INTO {table} ({names}) VALUES ({places})", list(values.values()))
+
+
+def plain(value: Any) -> Any:
+    """`value` in plain Python types: numpy scalars and arrays unpacked, NaN and infinities as text."""
+    if isinstance(value, dict):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def _gate(row: dict[str, Any]) -> dict[str, Any]:
+    row["limit"] = row.pop("limit_value")
+    row["evidence"] = json.loads(row.pop("evidence_json"))
+    row["computed"] = bool(row["computed"])
+    return row
+
+
+def _run(row: dict[str, Any]) -> dict[str, Any]:
+    seconds = row["scoring_seconds"]
+    row["labels_per_s"] = row["pairs_scored"] / seconds if seconds > 0 and row["pairs_scored"] else None
+    return row
