@@ -1,0 +1,170 @@
+"""The attention of packed sequences, registered with transformers under two names.
+
+`semlabel_mis` splits the work (query over itself, items over the query, each item over itself) and merges by
+log-sum-exp: no N x N mask, but no gradient either, so it refuses to run while gradients are recorded.
+`semlabel_masked` applies the layout's explicit mask through SDPA: slower, differentiable, the path of training and
+the oracle of the split path. Both read the layout from the keyword argument `mis_layout` of the model's forward.
+
+Deliberately does not know models or text, and implements no variant of attention in silence: an argument that is
+not implemented here raises.
+"""
+
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface
+
+from semlabel.errors import ModelRefused
+from semlabel.packing import Layout
+
+SPLIT = "semlabel_mis"
+MASKED = "semlabel_masked"
+
+# Arguments that models hand down which change nothing here: positions are applied before attention is called, and a
+# cache that holds anything shows in the shape of the keys.
+_NO_EFFECT = frozenset({"position_ids", "use_cache", "num_items_in_batch"})
+_NAMED = {
+    "softcap": "attention softcap",
+    "s_aux": "attention sinks",
+    "position_bias": "a position bias",
+    "output_attentions": "output of attention weights",
+    "attention_mask": "an attention mask of its own",
+}
+
+
+def _layout_for(
+    query: torch.Tensor, key: torch.Tensor, attention_mask: torch.Tensor | None, dropout: float, other: dict[str, Any]
+) -> Layout:
+    """The layout of this call, counted; raises on whatever the two functions below do not implement."""
+    layout = other.pop("mis_layout", None)
+    if not isinstance(layout, Layout):
+        raise TypeError("packed attention was called without mis_layout: a plain forward needs another attention")
+    if not other.pop("is_causal", True):
+        raise ModelRefused("the model asks for attention that is not causal, which packed scoring does not implement")
+    for name, value in {"attention_mask": attention_mask, **other}.items():
+        if name not in _NO_EFFECT and value is not None and value is not False:
+            raise ModelRefused(f"the model asks for {_NAMED.get(name, name)}, which packed scoring does not implement")
+    if dropout:
+        raise ModelRefused(f"the model asks for attention dropout {dropout}, which packed scoring does not implement")
+    expected = (1, layout.total)
+    for states in (query, key):
+        if (states.shape[0], states.shape[2]) != expected:
+            raise RuntimeError(f"packed attention got {tuple(states.shape)} for a layout of {layout.total} tokens")
+    layout.attention_calls += 1
+    return layout
+
+
+def _masked(
+    layout: Layout,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scaling: float | None,
+    window: int | None,
+) -> torch.Tensor:
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    bias = layout.bias(window, query.dtype, query.device)
+    return scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scaling).transpose(1, 2)
+
+
+def _flash(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None, causal: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output (batch, tokens, heads, width) and float32 log-sum-exp (batch, tokens, heads, 1) of never-empty input.
+
+    The kernel takes any strides and shares a key head among its group of query heads, so nothing is copied for it.
+    """
+    output, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, causal, scale=scaling
+    )
+    return output.transpose(1, 2), log_sum.transpose(1, 2).unsqueeze(-1)
+
+
+def _split(
+    layout: Layout, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
+) -> torch.Tensor:
+    _, heads, total, width = query.shape
+    prefix = layout.query_length
+    output = query.new_empty(1, total, heads, width)
+    # The kernel divides by the number of its blocks: an empty tensor would take the whole process down.
+    head = slice(0, prefix)
+    if prefix:
+        output[:, head] = _flash(query[:, :, head], key[:, :, head], value[:, :, head], scaling, True)[0]
+    if prefix and layout.blocks:
+        over_query, over_query_sum = _flash(query[:, :, prefix:], key[:, :, head], value[:, :, head], scaling, False)
+    for block in layout.blocks:
+        rows = slice(block.start, block.start + block.count * block.length)
+        own_query, own_key, own_value = (
+            states[0, :, rows].unflatten(1, (block.count, block.length)).transpose(0, 1)
+            for states in (query, key, value)
+        )
+        own, own_sum = (part.flatten(0, 1) for part in _flash(own_query, own_key, own_value, scaling, True))
+        if not prefix:
+            output[0, rows] = own
+            continue
+        items = slice(rows.start - prefix, rows.stop - prefix)
+        # exp(b) / (exp(a) + exp(b)) is a sigmoid of the difference: the merge of two partial softmaxes.
+        share = torch.sigmoid(own_sum - over_query_sum[0, items])
+        output[0, rows] = torch.lerp(over_query[0, items].float(), own.float(), share).to(output.dtype)
+    return output
+
+
+def masked_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    **other: Any,
+) -> tuple[torch.Tensor, None]:
+    """Packed attention through an explicit mask; differentiable.
+
+    `query` (1, heads, total, width), `key` and `value` (1, key heads, total, width); returns (1, total, heads,
+    width). A sliding window is applied to logical positions. Raises ModelRefused on arguments not implemented,
+    TypeError without a layout, RuntimeError with one of another length.
+    """
+    layout = _layout_for(query, key, attention_mask, dropout, other)
+    window = None if sliding_window is None or layout.longest <= sliding_window else sliding_window
+    return _masked(layout, query, key, value, scaling, window).contiguous(), None
+
+
+def split_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    **other: Any,
+) -> tuple[torch.Tensor, None]:
+    """Packed attention without a mask, for inference; shapes and errors as `masked_attention`.
+
+    Raises RuntimeError while gradients are recorded: the kernel's log-sum-exp carries none, so the loss would be
+    right and its gradient silently wrong. Layers whose window is shorter than a prompt of the pack, and devices or
+    head widths without the kernel, take the explicit mask.
+    """
+    if torch.is_grad_enabled():
+        raise RuntimeError(f"{SPLIT} has no gradient: use torch.inference_mode(), or {MASKED} for training")
+    layout = _layout_for(query, key, attention_mask, dropout, other)
+    window = None if sliding_window is None or layout.longest <= sliding_window else sliding_window
+    if window is not None or query.device.type != "cpu" or query.shape[-1] != value.shape[-1]:
+        return _masked(layout, query, key, value, scaling, window).contiguous(), None
+    return _split(layout, query, key, value, scaling), None
+
+
+def _no_mask(*_: Any, **__: Any) -> None:
+    """The mask function of both: what a token sees is in the layout."""
+
+
+for _name, _function in ((SPLIT, split_attention), (MASKED, masked_attention)):
+    AttentionInterface.register(_name, _function)
+    AttentionMaskInterface.register(_name, _no_mask)
