@@ -1,0 +1,109 @@
+"""The Trainer of packed rounds: one forward a round, the label-only loss, every item of a step weighing the same.
+
+Knows nothing of files, settings or texts: rounds of token ids become tensors, tensors become a loss. Gradients run
+through the explicit mask; the split attention of inference refuses to record any.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+from transformers import PreTrainedModel, Trainer
+from transformers.trainer_callback import PrinterCallback
+
+from semlabel.errors import ModelRefused
+from semlabel.models import attention_layers
+from semlabel.packing import Layout, pack
+from semlabel.scorer import readout
+from semlabel.training_data import TrainingRound
+
+
+def collate(rounds: Sequence[TrainingRound]) -> dict[str, Any]:
+    """One round as the tensors of one forward: `input_ids` (1, T), `labels` (items,) float32, `layout` of tensors."""
+    (one,) = rounds
+    packed = pack(one.query, one.items)
+    labels = torch.tensor(one.labels, dtype=torch.float32)
+    return {"input_ids": packed.input_ids, "labels": labels, "layout": packed.layout.tensors()}
+
+
+class LabelTrainer(Trainer):
+    """transformers' Trainer with the label-only loss and an item-weighted optimiser step.
+
+    `answer_ids` are the token ids (yes, no); `precision` bf16 computes the forward under autocast, weights and
+    margins stay fp32. Its dataset holds `TrainingRound`s, one round a batch.
+    """
+
+    # `compute_loss` divides by the items of the whole step itself.
+    loss_is_scaled_for_ga = True
+
+    def __init__(self, *, answer_ids: tuple[int, int], precision: str, **trainer: Any) -> None:
+        super().__init__(**trainer)
+        self.answer_ids = answer_ids
+        self.precision = precision
+        self.items_of_step = 0
+        self.remove_callback(PrinterCallback)
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], int]:
+        """The batches of one optimiser step and the number of their items.
+
+        The Trainer's own count is of tokens that a causal loss would predict: one too few for every round.
+        """
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        self.items_of_step = sum(len(batch["labels"]) for batch in batches)
+        return batches, self.items_of_step
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Cross entropy over the two answers, summed over the round's items, divided by the step's items.
+
+        With two answers it is the binary cross entropy of the margin: softplus(-margin) for YES, softplus(margin)
+        for NO. Only the items' last hidden states meet the head, and only its two rows.
+        """
+        model = model.get_base_model() if hasattr(model, "get_base_model") else model
+        layout = Layout.from_tensors(inputs["layout"])
+        with self._autocast(inputs["input_ids"].device.type):
+            hidden = _last_hidden(model, inputs["input_ids"], layout)
+        margins = readout(hidden, model, *self.answer_ids)
+        loss = binary_cross_entropy_with_logits(margins, inputs["labels"], reduction="sum")
+        loss = loss / (self.items_of_step if num_items_in_batch is None else num_items_in_batch)
+        return (loss, {"margins": margins}) if return_outputs else loss
+
+    def _autocast(self, device_type: str) -> AbstractContextManager[Any]:
+        return torch.autocast(device_type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Linear warm-up, then linear decay. Unlike the stock one its first step is not a step of length zero."""
+        warmup = self.args.get_warmup_steps(num_training_steps)
+        decay = max(num_training_steps - warmup, 1)
+
+        def factor(step: int) -> float:
+            return (step + 1) / warmup if step < warmup else max(num_training_steps - step, 0) / decay
+
+        if self.lr_scheduler is None:
+            steered: Any = self.optimizer if optimizer is None else optimizer
+            self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(steered, factor)
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Not counted: walking all parameters for it at every step costs more than the number is worth."""
+        return 0
+
+
+def _last_hidden(model: PreTrainedModel, input_ids: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """(items, width): the hidden state of each item's last token, in the caller's order of items."""
+    device = input_ids.device
+    outputs = model.base_model(
+        input_ids=input_ids, position_ids=layout.positions.to(device), use_cache=False, mis_layout=layout
+    )
+    if layout.attention_calls != attention_layers(model.config):
+        raise ModelRefused(
+            f"{model.config.model_type} ran the packed attention {layout.attention_calls} times in "
+            f"{attention_layers(model.config)} layers; it cannot be trained on packed rounds"
+        )
+    return outputs.last_hidden_state[0, layout.last.to(device)]
