@@ -58,7 +58,7 @@ class Wanted:
         """The wanted names among `found`; SourceError naming the file, what was found and what was expected."""
         missing = [name for name in self.required if name not in found]
         if missing:
-            shown = ", ".join(found[:20]) + (", ..." if len(found) > 20 else "")
+            shown = ", ".join(map(_quoted_if_odd, found[:20])) + (", ..." if len(found) > 20 else "")
             raise SourceError(
                 f"{path}: found columns {shown or '(none)'}; expected {', '.join(self.required)}; "
                 "other names are mapped in [sources.columns]"
@@ -279,7 +279,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = [key for key, _ in pairs]
     if len(set(keys)) != len(keys):
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f'says "{twice}" twice')
+        raise ValueError(f"says {_quoted_if_odd(twice)} twice")
     return dict(pairs)
 
 
@@ -363,7 +363,7 @@ def read_duckdb(
             statements = connection.extract_statements(query)
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
                 raise SourceError(f"{shown}: expected exactly one SELECT statement")
-            table = connection.execute(statements[0]).to_arrow_table()
+            table = connection.sql(statements[0]).to_arrow_table()
         except duckdb.Error as error:
             raise SourceError(f"{shown}: {_one_line(error)}") from None
     raw = read_arrow(table, wanted, shown)
@@ -396,6 +396,12 @@ def _printable(cell: Cell) -> Any:
             return {"not_text": kind}
         case _:
             return cell
+
+
+def _quoted_if_odd(name: str) -> str:
+    """`name`, or its repr where blanks, control characters or its length would mislead a reader."""
+    odd = name != name.strip() or not name.isprintable() or not 0 < len(name) <= 60
+    return repr(name[:60]) if odd else name
 
 
 def _one_line(error: Exception) -> str:

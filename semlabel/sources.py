@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = 5
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_INVISIBLE = {"Cc", "Cf", "Cs", "Zs", "Zl", "Zp"}
+_INVISIBLE = {"Cc", "Cf", "Zs", "Zl", "Zp"}
 _YES = {"1", "true", "yes"}
 _NO = {"0", "false", "no"}
 _READERS: dict[str, Callable[[bytes, Wanted, str], RawTable]] = {
