@@ -1,0 +1,134 @@
+"""`semlabel check`: would a run work, what would it do, and what would it cost? Nothing is executed or written."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from semlabel.cli.common import DEFAULT_CONFIG, ConfigOption, JsonOption, project, show, show_json
+from semlabel.cli.text import number, size, table
+from semlabel.errors import GateBlocked
+
+if TYPE_CHECKING:
+    from semlabel.cli.cost import Inventory
+    from semlabel.estimate import Estimate
+    from semlabel.settings import Settings
+    from semlabel.sources import SourceTable
+
+
+def check(
+    config: ConfigOption = DEFAULT_CONFIG,
+    entities_limit: Annotated[
+        int | None, typer.Option("--entities-limit", min=0, help="As for `semlabel run`.", metavar="K")
+    ] = None,
+    workspace: Annotated[
+        Path | None, typer.Option("--workspace", help="The workspace.yaml with the pipeline's code.", metavar="FILE")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Check settings, sources, model and disk, and estimate what a run would cost. Executes nothing.
+
+    The exit code is 2 when something cannot work, 1 when more rows would be refused than the settings allow.
+
+    \b
+    Example:
+      semlabel check --config pipeline.toml
+    """
+    settings = project(config)
+    from semlabel.cli.code_location import find_workspace
+    from semlabel.cli.cost import Inventory, smaller_profile, speed_of
+    from semlabel.labeler_files import promoted_path
+
+    code = find_workspace(settings, workspace)
+    inventory = Inventory.read(settings)
+    training = promoted_path(settings.paths.labelers) is None
+    counted = inventory.cost(None, training=training, entities_limit=entities_limit)
+    needs_time = counted.parameters is not None and counted.seconds != 0
+    result = (
+        inventory.cost(speed_of(settings), training=training, entities_limit=entities_limit) if needs_time else counted
+    )
+    document = _document(settings, code, inventory, training, result)
+    if json:
+        show_json(document)
+    else:
+        show(_text(document, inventory, result))
+        advice = smaller_profile(settings, result) if training else None
+        if advice:
+            show(advice)
+    over = [name for name, found in document["sources"].items() if found["over_limit"]]
+    if over:
+        limit = settings.sources.max_refused_fraction
+        raise GateBlocked(f"{', '.join(over)}: more than {limit:.1%} of the rows would be refused; mend the source")
+
+
+def _document(
+    settings: "Settings", code: Path, inventory: "Inventory", training: bool, result: "Estimate"
+) -> dict[str, Any]:
+    import shutil
+
+    folder = next(f for f in (settings.paths.state, *settings.paths.state.parents) if f.exists())
+    limit = settings.sources.max_refused_fraction
+    sources = {"entities": inventory.entities, "catalog": inventory.catalog, "references": inventory.references}
+    return {
+        "settings": str(settings.path),
+        "workspace": str(code),
+        "state": str(settings.paths.state),
+        "sources": {name: _source(found, limit) for name, found in sources.items()},
+        "model": {"base": settings.model.base, "present": result.parameters is not None},
+        "disk_free_bytes": shutil.disk_usage(folder).free,
+        "job": "everything" if training else "nightly_labeling",
+        "catalog_used": inventory.sizes.candidates,
+        "train_entities": inventory.sizes.train,
+        "held_out_entities": inventory.sizes.held_out,
+        "estimate": result.to_json(),
+    }
+
+
+def _source(found: "SourceTable", limit: float) -> dict[str, Any]:
+    refused = len(found.refused)
+    return {
+        "path": found.path,
+        "rows": found.rows_in,
+        "kept": len(found.frame),
+        "refused": refused,
+        "over_limit": refused > limit * found.rows_in,
+        "warnings": list(found.warnings),
+        "first_refused": [{"row_id": row.row_id, "reason": row.reason} for row in found.refused[:10]],
+    }
+
+
+def _text(document: dict[str, Any], inventory: "Inventory", result: "Estimate") -> str:
+    sources = document["sources"]
+    rows = [
+        [name, number(s["rows"]), number(s["kept"]), number(s["refused"]), s["path"]] for name, s in sources.items()
+    ]
+    lines = [table(["source", "rows", "kept", "refused", "file"], rows, right=(1, 2, 3))]
+    for name, found in sources.items():
+        lines += [f"  {name}: {warning}" for warning in found["warnings"]]
+        lines += [f"  {name}: refused {row['row_id']}: {row['reason']}" for row in found["first_refused"]]
+    model = document["model"]
+    there = (
+        "on this disk"
+        if model["present"]
+        else "not on this disk; it is fetched from the Hugging Face hub if it is there"
+    )
+    sizes = inventory.sizes
+    lines += [
+        "",
+        f"Model:   {model['base']} ({there})",
+        f"Disk:    {size(document['disk_free_bytes'])} free; state in {document['state']}",
+        f"Splits:  {sizes.train:,} entities train, {sizes.held_out:,} are held out; {sizes.candidates:,} candidates",
+        f"Would run: {document['job']}",
+    ]
+    work = [
+        [w.stage, number(w.pairs), number(w.tokens), _seconds(result.seconds_of(w))] for w in result.work if w.pairs
+    ]
+    if work:
+        lines += ["", table(["work", "pairs", "tokens", "time"], work, right=(1, 2, 3))]
+    return "\n".join([*lines, "", result.sentence()])
+
+
+def _seconds(seconds: float | None) -> str:
+    from semlabel.estimate import duration
+
+    return "-" if seconds is None else duration(seconds)

@@ -1,0 +1,177 @@
+"""What a run of this project would do and cost: the sources counted, the warehouse asked what it has, time estimated.
+
+Knows nothing of how a run is made; `estimate` does the arithmetic.
+"""
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from semlabel.cli.common import command_for, say
+from semlabel.digests import text_id
+from semlabel.estimate import (
+    LONG_SECONDS,
+    Estimate,
+    Sizes,
+    Speed,
+    duration,
+    estimate,
+    lengths_of,
+    linear_parameters,
+    measure_speed,
+    sizes_of,
+)
+
+if TYPE_CHECKING:
+    from semlabel.settings import Settings
+    from semlabel.sources import SourceTable
+
+_SCORING_ASSETS = {"checkpoint", "threshold", "predictions"}
+_TRAINING_ASSETS = {"checkpoint"}
+_HELD_OUT = ("calibrate", "certify", "test")
+
+# Pairs of the given texts that one scorer has margins for. No two rounds of a scorer cover the same pair.
+_STORED = """
+WITH mine AS (SELECT text_key, block_id FROM scores
+              WHERE scorer_key IN (SELECT scorer_key FROM scorers WHERE scorer_digest = ?)),
+     sizes AS (SELECT block_id, count(*) AS pairs FROM blocks JOIN texts ON texts.text_key = blocks.candidate_text_key
+               WHERE texts.text_id IN (SELECT text_id FROM wanted_candidates) GROUP BY block_id)
+SELECT coalesce(sum(sizes.pairs), 0) FROM wanted_entities JOIN texts USING (text_id) JOIN mine USING (text_key)
+JOIN sizes USING (block_id)"""
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """The sources as they are now, read once."""
+
+    settings: "Settings"
+    entities: "SourceTable"
+    catalog: "SourceTable"
+    references: "SourceTable"
+
+    @classmethod
+    def read(cls, settings: "Settings") -> "Inventory":
+        """Read the three sources. Raises SourceError."""
+        from semlabel.sources import read_catalog, read_entities, read_references
+
+        return cls(settings, read_entities(settings), read_catalog(settings), read_references(settings))
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """How many entities and candidates there are for training and for scoring."""
+        with_references = self.references.frame["entity_id"].nunique()
+        return sizes_of(self.settings, len(self.entities.frame), len(self.catalog.frame), with_references)
+
+    def cost(self, speed: Speed | None, *, training: bool, entities_limit: int | None = None) -> Estimate:
+        """The estimate for training and everything after it, or for a night with the promoted labeler."""
+        lengths = lengths_of(self.settings, list(self.entities.frame["text"]), list(self.catalog.frame["text"]))
+        parameters = linear_parameters(Path(self.settings.model.base))
+        stored = 0 if training else self.stored_pairs(entities_limit)
+        return estimate(
+            self.settings,
+            self.sizes,
+            lengths,
+            parameters,
+            speed,
+            training=training,
+            stored_pairs=stored,
+            entities_limit=entities_limit,
+        )
+
+    def stored_pairs(self, entities_limit: int | None = None) -> int:
+        """Pairs in scope that the promoted labeler has margins for; 0 while a run holds the warehouse."""
+        from semlabel.labeler_files import promoted_path
+        from semlabel.manifest import read_manifest
+
+        promoted, path = promoted_path(self.settings.paths.labelers), self.settings.paths.warehouse
+        if promoted is None or not path.exists():
+            return 0
+        held_out_only = self.settings.scoring.entities == "held_out" and entities_limit is None
+        return _stored_pairs(path, read_manifest(promoted).scorer_digest, self.entities.frame, held_out_only)
+
+
+def _stored_pairs(path: Path, scorer: str, entities: Any, held_out_only: bool) -> int:
+    import duckdb
+    import pyarrow as pa
+
+    try:
+        connection = duckdb.connect(str(path), read_only=True)
+    except duckdb.IOException:  # a run is writing: whatever it stores is not known yet
+        return 0
+    with connection:
+        if held_out_only:
+            splits = ", ".join(f"'{split}'" for split in _HELD_OUT)
+            rows = connection.execute(f"SELECT text_id FROM entities WHERE split IN ({splits})").fetchall()
+            wanted = [row[0] for row in rows]
+        else:
+            wanted = _identities(entities["text"])
+        connection.register("wanted_entities", pa.table({"text_id": pa.array(wanted, pa.string())}))
+        connection.execute("CREATE TEMP TABLE wanted_candidates AS SELECT DISTINCT text_id FROM catalog")
+        found = connection.execute(_STORED, [scorer]).fetchone()
+    return int(found[0]) if found else 0
+
+
+def _identities(texts: Iterable[str]) -> list[str]:
+    return [text_id(text) for text in texts]
+
+
+def speed_of(settings: "Settings") -> Speed:
+    """The machine's speed in the precision and on the device that would serve; takes one second, imports torch."""
+    from semlabel.models import resolve_device, resolve_precision
+
+    device = resolve_device(settings.model.device)
+    return measure_speed(resolve_precision(settings.model.precision, device), device)
+
+
+def announce(settings: "Settings", asset_names: Iterable[str], entities_limit: int | None) -> None:
+    """Before a run: say what it will cost, and offer a smaller profile where it is long. Says nothing of quick runs."""
+    names = set(asset_names)
+    if not names & _SCORING_ASSETS:
+        return
+    training = bool(names & _TRAINING_ASSETS)
+    inventory = Inventory.read(settings)
+    without_time = inventory.cost(None, training=training, entities_limit=entities_limit)
+    if without_time.seconds == 0:
+        return
+    known = without_time.parameters is not None
+    result = (
+        inventory.cost(speed_of(settings), training=training, entities_limit=entities_limit) if known else without_time
+    )
+    resumed = training and any(settings.paths.checkpoints.glob("*"))
+    say(result.sentence() + (" Less where an earlier run left off." if resumed else ""))
+    advice = smaller_profile(settings, result)
+    if advice:
+        say(advice)
+
+
+def smaller_profile(settings: "Settings", result: Estimate) -> str | None:
+    """Where a run is long, an offer: the largest quick profile (a settings file beside this one that extends it)."""
+    if result.seconds is None or result.seconds <= LONG_SECONDS or result.speed is None:
+        return None
+    fitting: list[tuple[float, Settings]] = []
+    for other in _profiles_of(settings):
+        cost = Inventory.read(other).cost(result.speed, training=True)
+        if cost.seconds is not None and cost.seconds < min(LONG_SECONDS, result.seconds):
+            fitting.append((cost.seconds, other))
+    if not fitting:
+        return "That is long. Lower [training] max_pairs or [sources] catalog_top for a first look."
+    seconds, best = max(fitting, key=lambda pair: pair[0])
+    return f"That is long. A smaller profile takes about {duration(seconds)}: {command_for(best, 'run')}"
+
+
+def _profiles_of(settings: "Settings") -> list["Settings"]:
+    from semlabel.errors import SettingsError
+    from semlabel.settings import load_settings
+
+    found = []
+    for file in sorted(settings.root.glob("*.toml")):
+        try:
+            extends = tomllib.loads(file.read_text(encoding="utf-8")).get("extends")
+            if isinstance(extends, str) and (file.parent / extends).resolve() == settings.path.resolve():
+                found.append(load_settings(file))
+        except (OSError, ValueError, SettingsError):
+            continue  # somebody else's file: this is an offer, not a check of it
+    return found

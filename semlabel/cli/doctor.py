@@ -1,0 +1,157 @@
+"""`semlabel doctor`: is this machine fit, and is what lies on its disk still whole?
+
+Looks and never mends. Every finding is one line; knows nothing of what a run would do (that is `check`).
+"""
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from semlabel import __version__
+from semlabel.cli.common import DEFAULT_CONFIG, ConfigOption, JsonOption, project, show, show_json
+from semlabel.cli.text import size, table
+from semlabel.errors import SemlabelError
+
+if TYPE_CHECKING:
+    from semlabel.settings import Settings
+
+PACKAGES = ("torch", "transformers", "dagster", "duckdb", "great_expectations", "pandas", "peft")
+LOW_DISK = 2e9
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at; `ok` is False where something is wrong."""
+
+    what: str
+    ok: bool
+    found: str
+
+
+def doctor(config: ConfigOption = DEFAULT_CONFIG, json: JsonOption = False) -> None:
+    """Report versions, device and precision, and verify everything on disk against its digests.
+
+    Reads every promoted weight and every published file once. The exit code is 1 when something is wrong.
+
+    \b
+    Example:
+      semlabel doctor --config pipeline.toml
+    """
+    findings = list(_machine())
+    if config.exists() or config != DEFAULT_CONFIG:
+        findings += _project(project(config))
+    else:
+        findings.append(Finding("settings", True, f"no {config} here: only the machine was looked at"))
+    if json:
+        show_json([asdict(finding) for finding in findings])
+    else:
+        show(table(["", "what", "found"], [["ok" if f.ok else "WRONG", f.what, f.found] for f in findings]))
+    raise typer.Exit(0 if all(finding.ok for finding in findings) else 1)
+
+
+def _machine() -> Iterator[Finding]:
+    yield Finding("semlabel", True, f"{__version__}, Python {platform.python_version()} in {sys.prefix}")
+    for package in PACKAGES:
+        try:
+            yield Finding(package, True, version(package))
+        except PackageNotFoundError:
+            yield Finding(package, False, "not installed; install again from constraints.txt")
+    yield _looked_at("device", _device)
+
+
+def _device() -> str:
+    import torch
+
+    from semlabel.models import resolve_device, resolve_precision
+
+    device = resolve_device("auto")
+    name = torch.cuda.get_device_name() if device.startswith("cuda") else f"{torch.get_num_threads()} threads"
+    return f"{device} ({name}); precision auto is {resolve_precision('auto', device)}"
+
+
+def _project(settings: "Settings") -> list[Finding]:
+    paths = settings.paths
+    findings = [Finding("settings", True, str(settings.path)), _disk(settings)]
+    looks: list[tuple[str, Path, Callable[[Settings], str]]] = [
+        ("operations", paths.ops, _operations),
+        ("warehouse", paths.warehouse, _warehouse),
+        ("labeler", paths.labelers / "current", _labeler),
+        ("publication", paths.published / "current", _publication),
+        ("preview", paths.preview / "current", _preview),
+    ]
+    for what, path, look in looks:
+        if path.exists() or path.is_symlink():
+            findings.append(_looked_at(what, lambda look=look: look(settings)))  # type: ignore[misc]
+        else:
+            findings.append(Finding(what, True, "not there yet"))
+    findings += [
+        Finding("alerts", name in os.environ, f"variable {name} is {'set' if name in os.environ else 'not set'}")
+        for name in (url.removeprefix("env:") for url in settings.alerts.urls)
+    ]
+    return findings
+
+
+def _looked_at(what: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(what, True, look())
+    except SemlabelError as error:
+        return Finding(what, False, str(error))
+
+
+def _disk(settings: "Settings") -> Finding:
+    folder = next(f for f in (settings.paths.state, *settings.paths.state.parents) if f.exists())
+    free = shutil.disk_usage(folder).free
+    return Finding("disk", free >= LOW_DISK, f"{size(free)} free at {folder}")
+
+
+def _operations(settings: "Settings") -> str:
+    from semlabel.operations import Operations
+
+    operations = Operations(settings.paths.ops)
+    damage = operations.file.first("PRAGMA quick_check")
+    if damage is None or "ok" not in damage.values():
+        raise SemlabelError(f"{settings.paths.ops}: damaged ({damage}); move it away, gates will be evaluated again")
+    dead = len(operations.dead_runs())
+    note = f"; {dead} killed run(s) will be closed by the next `semlabel run`" if dead else ""
+    return f"{len(operations.runs(limit=1_000_000)):,} runs{note}"
+
+
+def _warehouse(settings: "Settings") -> str:
+    from semlabel.warehouse import Warehouse
+
+    with Warehouse.open(settings.paths.warehouse, read_only=True) as warehouse:
+        return f"{warehouse.predictions_count():,} predictions, {size(settings.paths.warehouse.stat().st_size)}"
+
+
+def _labeler(settings: "Settings") -> str:
+    from semlabel.labeler_files import promoted_path
+    from semlabel.manifest import verify
+
+    path = promoted_path(settings.paths.labelers)
+    assert path is not None  # the link was seen
+    manifest = verify(path)
+    return f"{manifest.digest[:12]}, every file as written"
+
+
+def _publication(settings: "Settings") -> str:
+    return _verified(settings.paths.published)
+
+
+def _preview(settings: "Settings") -> str:
+    return _verified(settings.paths.preview)
+
+
+def _verified(folder: Path) -> str:
+    from semlabel.publish import verify_version
+
+    current = (folder / "current").resolve()
+    verify_version(current)
+    return f"{current.name}, every file as written"

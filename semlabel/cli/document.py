@@ -1,0 +1,123 @@
+"""The state of a project as one document: what `status --json` prints and what every summary is made from.
+
+Its shape is an interface that others script against: fields are added, never renamed, and are null before a first run.
+Reads `ops.sqlite`, the promoted labeler's manifest and the publication's; never opens the warehouse, which a run may
+hold. Knows nothing of how it is shown.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from semlabel.cli.text import age_seconds
+from semlabel.labeler_files import promoted_path
+from semlabel.manifest import read_manifest
+
+if TYPE_CHECKING:
+    from semlabel.operations import Operations
+    from semlabel.settings import Settings
+
+RUN_FIELDS = ("id", "job", "status", "started_at", "finished_at")
+RUN_COUNTS = ("pairs_scored", "pairs_reused", "model_loads", "labels_per_s")
+METRICS = ("auc", "average_precision", "precision", "recall")
+LABELER_FIELDS = ("digest", "threshold", "base_model", "precision", "certified", "policy", "path")
+PUBLICATION_FIELDS = ("version", "path", "rows", "labeler_digest", "published_at")
+
+
+def status_document(settings: "Settings", operations: "Operations | None", run_id: str | None = None) -> dict[str, Any]:
+    """The whole document; `run_id` names a run, None the newest. Raises SemlabelError for a damaged project."""
+    run = None
+    if operations is not None:
+        run = operations.run(run_id) if run_id else operations.last_run()
+    gates = operations.latest_gates() if operations else []
+    labeler = _labeler(promoted_path(settings.paths.labelers))
+    return {
+        "run": _run(run),
+        "gates": [_gate(row) for row in gates],
+        "labeler": labeler,
+        "metrics": _metrics_of(operations, labeler["digest"]),
+        "candidate": _candidate(settings, operations, gates, labeler["digest"]),
+        "publication": _publication(settings),
+        "preview": _preview(settings),
+        "publishing_paused": operations.publishing_paused() if operations else None,
+    }
+
+
+def _run(row: Mapping[str, Any] | None) -> dict[str, Any]:
+    row = row or {}
+    found = {"id": row.get("run_id")} | {name: row.get(name) for name in (*RUN_FIELDS[1:], *RUN_COUNTS)}
+    return found | {"note": row.get("note")}
+
+
+def _gate(row: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("gate", "asset", "verdict", "value", "limit", "severity", "sentence", "evaluated_at", "subject_digest")
+    return {name: row[name] for name in names} | {"run_id": row["run_id"]}
+
+
+def _labeler(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return dict.fromkeys(LABELER_FIELDS)
+    manifest = read_manifest(path)
+    return {name: getattr(manifest, name) for name in LABELER_FIELDS if name != "path"} | {"path": str(path)}
+
+
+def _candidate(
+    settings: "Settings", operations: "Operations | None", gates: list[dict[str, Any]], promoted: str | None
+) -> dict[str, Any] | None:
+    """The labeler that was judged last, with its metrics, while it is not the promoted one; else None."""
+    judged = next((row["subject_digest"] for row in gates if row["gate"] == "held_out_errors"), None)
+    path = settings.paths.labelers / str(judged)
+    if judged is None or judged == promoted or not path.is_dir():
+        return None
+    return _labeler(path) | {"metrics": _metrics_of(operations, judged)}
+
+
+def _metrics_of(operations: "Operations | None", digest: str | None) -> dict[str, Any]:
+    return _metrics(operations.metrics(digest) if operations is not None and digest else None)
+
+
+def _metrics(saved: Mapping[str, Any] | None) -> dict[str, Any]:
+    test = (saved or {}).get("test") or {}
+    baselines = (saved or {}).get("baselines") or {}
+    return {
+        "test": {name: _value(test.get(name)) for name in METRICS},
+        "intervals": {name: _bounds(test.get(name)) for name in METRICS},
+        "baselines": {
+            name: {metric: _value(found.get(metric)) for metric in METRICS[:2]} for name, found in baselines.items()
+        },
+        "ratio": _value((saved or {}).get("ratio")),
+        "ratio_interval": _bounds((saved or {}).get("ratio")),
+    }
+
+
+def _value(estimate: Any) -> float | None:
+    """The number of a plain number or of an estimate with its interval."""
+    return estimate.get("value") if isinstance(estimate, Mapping) else estimate
+
+
+def _bounds(estimate: Any) -> list[float] | None:
+    if not isinstance(estimate, Mapping) or estimate.get("low") is None:
+        return None
+    return [estimate["low"], estimate["high"]]
+
+
+def _publication(settings: "Settings") -> dict[str, Any]:
+    from semlabel.publish import current_publication
+
+    found = current_publication(settings.paths.published)
+    document = {name: (found or {}).get(name) for name in PUBLICATION_FIELDS}
+    if found is None:
+        return document | {"checked_at": None, "stale": None}
+    document["path"] = str(document["path"])
+    checked = found.get("checked_at") or document["published_at"]
+    seconds = age_seconds(checked)
+    stale = seconds is not None and seconds > settings.schedule.freshness_hours * 3600
+    return document | {"checked_at": checked, "stale": stale}
+
+
+def _preview(settings: "Settings") -> dict[str, Any]:
+    from semlabel.publish import current_publication
+
+    found = current_publication(settings.paths.preview) or {}
+    document = {name: found.get(name) for name in PUBLICATION_FIELDS}
+    return document | {"path": str(document["path"]) if document["path"] else None}

@@ -1,0 +1,171 @@
+"""`semlabel promote`, `rollback` and `approve`: what people decide, with who and why kept beside it.
+
+The rules themselves (which gates must have passed, how a version is switched) live elsewhere; these commands ask them.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from semlabel.cli.common import (
+    DEFAULT_CONFIG,
+    ConfigOption,
+    JsonOption,
+    WhoOption,
+    me,
+    needed_operations,
+    project,
+    show,
+    show_json,
+)
+from semlabel.errors import GateBlocked, SemlabelError
+
+if TYPE_CHECKING:
+    from semlabel.manifest import Manifest
+    from semlabel.operations import Operations
+    from semlabel.settings import Settings
+
+ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept with the decision.")]
+
+
+def promote(
+    digest: Annotated[str, typer.Argument(help="The labeler's digest, or how it begins.")],
+    config: ConfigOption = DEFAULT_CONFIG,
+    who: WhoOption = "",
+    reason: ReasonOption = "",
+    json: JsonOption = False,
+) -> None:
+    """Make a labeler the one that every later run uses.
+
+    Its own gates (training pairs, checkpoint, threshold) must have passed. Prints how many labels of the current
+    publication would change. The published table itself changes with the next run, after that run's gates.
+
+    \b
+    Example:
+      semlabel promote 3f9ac2 --reason "trained on the spring references"
+    """
+    from semlabel.cli.churn import churn
+    from semlabel.labeler_files import find_labeler, promoted_path, switch_current
+    from semlabel.manifest import verify
+
+    settings = project(config)
+    operations = needed_operations(settings)
+    target = find_labeler(settings.paths.labelers, digest)
+    manifest = verify(target)
+    _refuse_red_gates(manifest, operations)
+    before = promoted_path(settings.paths.labelers)
+    change = churn(settings, manifest)
+    switch_current(settings.paths.labelers, manifest.digest)
+    operations.promote(manifest.digest, who or me(), reason)
+    previous = before.name if before else None
+    document = {
+        "promoted": manifest.digest,
+        "previous": previous,
+        "who": who or me(),
+        "churn": change.to_json() if change else None,
+    }
+    if json:
+        show_json(document)
+        return
+    show(f"promoted {manifest.digest[:12]}" + (f" (was {previous[:12]})" if previous else ""))
+    show(change.sentence() if change else "Nothing is published yet, so no label changes.")
+
+
+def rollback(
+    version: Annotated[str | None, typer.Argument(help="The version to go back to; see the published folder.")] = None,
+    config: ConfigOption = DEFAULT_CONFIG,
+    who: WhoOption = "",
+    reason: ReasonOption = "",
+    resume: Annotated[bool, typer.Option("--resume", help="Let publishing go on after a rollback.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Go back to an earlier published version and its labeler, and pause publishing.
+
+    Nothing is published until `semlabel rollback --resume`, so that the next night does not undo the decision.
+
+    \b
+    Examples:
+      semlabel rollback 20260301T040512-1f3a --reason "wrong catalog upstream"
+      semlabel rollback --resume
+    """
+    settings = project(config)
+    operations = needed_operations(settings)
+    if resume == (version is not None):
+        raise SemlabelError("expected either a VERSION to go back to, or --resume to let publishing go on")
+    if version is None:
+        operations.set_publishing_paused(False)
+        document: dict[str, Any] = {"publishing_paused": False}
+    else:
+        document = _roll_back(settings, operations, version, who or me(), reason)
+    if json:
+        show_json(document)
+    elif version is None:
+        show("publishing goes on with the next run")
+    else:
+        show(f"published again: {document['version']}; publishing is paused until `semlabel rollback --resume`")
+
+
+def approve(
+    subject_digest: Annotated[str, typer.Argument(help="The subject digest that the gate's message names.")],
+    config: ConfigOption = DEFAULT_CONFIG,
+    who: WhoOption = "",
+    reason: ReasonOption = "",
+    json: JsonOption = False,
+) -> None:
+    """Let one volume change pass: exactly the one with this subject digest, and no later one.
+
+    \b
+    Example:
+      semlabel approve 71be0c... --reason "the warehouse team removed closed listings"
+    """
+    settings = project(config)
+    operations = needed_operations(settings)
+    waiting = [row["subject_digest"] for row in operations.latest_gates() if _waits_for_approval(row)]
+    fitting = [subject for subject in waiting if subject_digest and subject.startswith(subject_digest)]
+    if len(fitting) != 1:
+        there = ", ".join(subject[:12] for subject in waiting) or "none"
+        raise SemlabelError(f'no change waits for approval under "{subject_digest}"; waiting: {there}')
+    operations.approve(fitting[0], who or me(), reason)
+    document = {"approved": fitting[0], "who": who or me()}
+    if json:
+        show_json(document)
+    else:
+        show(f"approved {fitting[0][:12]}; the next run may publish it")
+
+
+def _waits_for_approval(row: dict[str, Any]) -> bool:
+    return row["gate"] == "volume_change" and row["verdict"] != "pass"
+
+
+def _refuse_red_gates(manifest: "Manifest", operations: "Operations") -> None:
+    """Raise GateBlocked while a gate that judges the labeler itself has not passed for exactly this labeler."""
+    from semlabel.gates import GATES, blocking_verdicts, required_subjects
+
+    # The tables of the day are no part of a promotion: their gates are asked again before every publication.
+    today = dict.fromkeys(("catalog", "entities", "predictions"), "of the day")
+    required = {
+        gate: subject
+        for gate, subject in required_subjects(manifest.model_dump(mode="json"), today).items()
+        if GATES[gate].asset in ("training_pairs", "checkpoint", "threshold")
+    }
+    blocked = blocking_verdicts(
+        required,
+        lambda gate, subject: operations.latest_gate(gate, subject, gate_code_version=GATES[gate].code_version),
+    )
+    if blocked:
+        names = ", ".join(f"{row['gate']} ({row['verdict']})" for row in blocked)
+        raise GateBlocked(f"{manifest.digest[:12]} is not promoted: {names}; {blocked[0]['sentence']}")
+
+
+def _roll_back(settings: "Settings", operations: "Operations", version: str, who: str, reason: str) -> dict[str, Any]:
+    from semlabel.labeler_files import find_labeler, switch_current
+    from semlabel.publish import rollback as restore
+
+    # Paused first: a night that starts in between must not publish over it.
+    operations.set_publishing_paused(True, reason or f"rolled back to {version} by {who}")
+    restored = restore(settings.paths.published, version)
+    digest = str(restored["labeler_digest"])
+    find_labeler(settings.paths.labelers, digest)
+    switch_current(settings.paths.labelers, digest)
+    operations.promote(digest, who, f"rollback to {version}")
+    return {"version": version, "labeler_digest": digest, "publishing_paused": True}

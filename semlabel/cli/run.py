@@ -1,0 +1,164 @@
+"""`semlabel run`: materialise through Dagster, with live progress, and end with what people want to know."""
+
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from semlabel.cli.common import (
+    DEFAULT_CONFIG,
+    ConfigOption,
+    JsonOption,
+    command_for,
+    operations_of,
+    project,
+    say,
+    show,
+    show_json,
+)
+from semlabel.errors import SettingsError
+
+if TYPE_CHECKING:
+    from semlabel.cli.code_location import CodeLocation
+    from semlabel.cli.execution import Outcome, Selection
+    from semlabel.operations import Operations
+    from semlabel.settings import Settings
+
+
+def run(
+    config: ConfigOption = DEFAULT_CONFIG,
+    select: Annotated[
+        list[str] | None,
+        typer.Option("--select", help="Only these assets; comma-separated or repeated.", metavar="ASSET"),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", help="This asset and what it needs, nothing after it.", metavar="ASSET")
+    ] = None,
+    job: Annotated[
+        str | None,
+        typer.Option("--job", help="A job by name: train_labeler, nightly_labeling, everything.", metavar="JOB"),
+    ] = None,
+    entities_limit: Annotated[
+        int | None,
+        typer.Option("--entities-limit", min=0, help="Label only K entities (a preview); 0: all.", metavar="K"),
+    ] = None,
+    workspace: Annotated[
+        Path | None, typer.Option("--workspace", help="The workspace.yaml with the pipeline's code.", metavar="FILE")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Run the recipe: sources, training, threshold, predictions, publication; each gate before the next stage.
+
+    Without a labeler everything runs. Afterwards it is the nightly job: no training, only what changed is scored. An
+    interrupted run goes on where it was when it is started again. The exit code is 1 when a gate stands in the way.
+
+    \b
+    Examples:
+      semlabel run                          everything that is needed
+      semlabel run --until training_pairs   look at the data before training
+      semlabel run --entities-limit 0       label every entity, not only the held-out ones
+      semlabel run --job train_labeler      train a new candidate labeler
+    """
+    settings = project(config)
+    if select and (until or job):
+        raise SettingsError("--select names the assets itself; leave out --until and --job")
+    names = [name.strip() for part in select or [] for name in part.split(",") if name.strip()]
+    started = time.monotonic()
+    location, operations = _prepare(settings, workspace)
+    selection = _select(settings, location, names, until, job)
+    _announce(settings, selection, entities_limit)
+    outcome = _execute(settings, operations, location, selection, entities_limit)
+    _finish(settings, outcome, time.monotonic() - started, json)
+    raise typer.Exit(outcome.exit_code)
+
+
+def _prepare(settings: "Settings", workspace: Path | None) -> "tuple[CodeLocation, Operations]":
+    """The pipeline's code and `ops.sqlite`, with runs closed whose process was killed."""
+    from semlabel.cli import code_location, execution
+    from semlabel.operations import Operations
+
+    location = code_location.read_workspace(code_location.find_workspace(settings, workspace))
+    code_location.prepare_environment(settings, location)
+    operations = Operations(settings.paths.ops)
+    for run_id in execution.reap(operations, code_location.open_instance):
+        say(f"run {run_id[:8]} was killed; it is closed now, and its work goes on here")
+    return location, operations
+
+
+def _select(
+    settings: "Settings", location: "CodeLocation", names: list[str], until: str | None, job: str | None
+) -> "Selection":
+    from semlabel.cli import code_location, execution
+    from semlabel.labeler_files import promoted_path
+
+    first_run = promoted_path(settings.paths.labelers) is None
+    definitions = code_location.load_definitions(location)
+    return execution.select(definitions, job=job, first_run=first_run, assets=names, until=until)
+
+
+def _announce(settings: "Settings", selection: "Selection", entities_limit: int | None) -> None:
+    from semlabel.cli.cost import announce
+    from semlabel.errors import SourceError
+
+    try:
+        announce(settings, selection.asset_names, entities_limit)
+    except SourceError as error:
+        # The run will meet the same file and record it; without a source there is nothing to estimate.
+        say(f"no estimate: {error}")
+
+
+def _execute(
+    settings: "Settings",
+    operations: "Operations",
+    location: "CodeLocation",
+    selection: "Selection",
+    entities_limit: int | None,
+) -> "Outcome":
+    from semlabel.cli import code_location, execution
+    from semlabel.cli.live import Watch, live, quiet
+
+    run_id = execution.new_run_id()
+    log = settings.paths.state / "logs" / f"{run_id}.log"
+    say(f"run {run_id[:8]}: {selection.label} ({len(selection.asset_names)} assets), log in {log}")
+    # A terminated run ends as cleanly as an interrupted one.
+    terminated = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    operations.start_run(run_id, selection.label)
+    outcome = execution.Outcome(run_id, "FAILURE", (), ())
+    try:
+        with quiet(log) as (stream, terminal), code_location.open_instance() as instance:
+            watch = Watch(lambda: operations.progress_of(run_id))
+            with live(watch, stream, terminal):
+                outcome = execution.execute(
+                    selection, location, instance, run_id, log, watch.event, entities_limit=entities_limit
+                )
+    except KeyboardInterrupt:
+        outcome = execution.Outcome(run_id, "CANCELED", (), ())
+    finally:
+        operations.finish_run(run_id, outcome.status)
+        signal.signal(signal.SIGTERM, terminated)
+    return outcome
+
+
+def _finish(settings: "Settings", outcome: "Outcome", seconds: float, json: bool) -> None:
+    """The last words: the summary on stdout, what went wrong on stderr."""
+    from semlabel.cli.document import status_document
+    from semlabel.cli.summary import run_summary
+
+    document = status_document(settings, operations_of(settings), outcome.run_id)
+    if json:
+        show_json(document)
+    elif outcome.status != "CANCELED":
+        show()
+        show(run_summary(document, settings, seconds))
+    if outcome.status == "CANCELED":
+        say("\ninterrupted: nothing is lost, whatever was committed stays, the published table is as it was.")
+        say(f"Go on with: {command_for(settings, 'run')}")
+        return
+    for failure in outcome.failures:
+        say(f"error: {failure.step}: {failure.message}")
+    if outcome.failed_gates:
+        say(f"error: gates that did not pass: {', '.join(outcome.failed_gates)}; the published table is as it was")
+    elif any(not failure.mendable and not failure.gate for failure in outcome.failures):
+        say(f"the whole story: {settings.paths.state / 'logs' / (outcome.run_id + '.log')}")

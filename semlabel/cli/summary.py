@@ -1,0 +1,144 @@
+"""A status document as text for people: gates, quality, what was scored, where the table is and how to read it.
+
+Knows nothing of where the document came from.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from semlabel.cli.common import command_for
+from semlabel.cli.text import age, interval, number, table
+
+if TYPE_CHECKING:
+    from semlabel.settings import Settings
+
+_WORDS = {"pass": "pass", "fail": "FAIL", "not_enough_data": "NOT ENOUGH DATA"}
+
+
+def status_text(document: Mapping[str, Any], settings: "Settings") -> str:
+    """Everything, in the order in which people ask."""
+    run = document["run"]
+    parts = [_run_line(run), gates_text(document["gates"])]
+    if document["labeler"]["digest"]:
+        parts += [_labeler_line(document["labeler"]), quality_text(document["metrics"])]
+    parts += [candidate_text(document["candidate"], settings), publication_text(document, settings)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def run_summary(document: Mapping[str, Any], settings: "Settings", seconds: float) -> str:
+    """What a finished run ends with."""
+    run = document["run"]
+    scored = [f"{number(run['pairs_scored'])} pairs scored", f"{number(run['pairs_reused'])} reused"]
+    if run["labels_per_s"]:
+        scored.append(f"{number(run['labels_per_s'])} labels/s")
+    loads = run["model_loads"]
+    scored.append("no model load" if not loads else f"{loads} model load{'s' if loads != 1 else ''}")
+    from semlabel.estimate import duration
+
+    parts = [
+        gates_text(document["gates"]),
+        _labeler_line(document["labeler"]) if document["labeler"]["digest"] else "",
+        quality_text(document["metrics"]),
+        candidate_text(document["candidate"], settings),
+        f"Work: {', '.join(scored)}; {duration(seconds)} in all.",
+        publication_text(document, settings),
+        f"Gates, plots and history in Dagster's UI:  {command_for(settings, 'ui')}",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def gates_text(gates: list[Mapping[str, Any]]) -> str:
+    """The gates with verdict, value and limit, and below them what to do about those that did not pass."""
+    if not gates:
+        return ""
+    rows = [[g["asset"], _gate_name(g), _WORDS[g["verdict"]], number(g["value"]), number(g["limit"])] for g in gates]
+    text = table(["asset", "gate", "verdict", "value", "limit"], rows, right=(3, 4))
+    open_gates = [f"  {g['gate']}: {g['sentence']}" for g in gates if g["verdict"] != "pass"]
+    return text + ("\n\n" + "\n".join(open_gates) if open_gates else "")
+
+
+def _gate_name(gate: Mapping[str, Any]) -> str:
+    return str(gate["gate"]) + ("" if gate["severity"] == "ERROR" else " (warns)")
+
+
+def quality_text(metrics: Mapping[str, Any]) -> str:
+    """Held-out quality with its intervals, beside the baselines."""
+    test, intervals = metrics["test"], metrics["intervals"]
+    if test["auc"] is None:
+        return ""
+    low_high = {name: intervals[name] or [None, None] for name in test}
+    rows = [["this labeler", *[interval(test[name], *low_high[name]) for name in test]]]
+    rows += [
+        [name.replace("_", " "), number(found["auc"]), number(found["average_precision"]), "", ""]
+        for name, found in metrics["baselines"].items()
+    ]
+    headers = ["test entities, all candidates", "AUC", "average precision", "precision at tau", "recall at tau"]
+    text = table(headers, rows)
+    if metrics["ratio"] is not None:
+        ratio = interval(metrics["ratio"], *(metrics["ratio_interval"] or [None, None]))
+        text += f"\nAverage precision against the better baseline: {ratio} times. Intervals: entity bootstrap, 95 %."
+    return text
+
+
+def candidate_text(candidate: Mapping[str, Any] | None, settings: "Settings") -> str:
+    """A labeler that was made and is not in use: what it is, how good it is, how to put it into use."""
+    if candidate is None:
+        return ""
+    promote = command_for(settings, f"promote {candidate['digest'][:12]}")
+    lines = ["Not in use yet: " + _labeler_line(candidate), quality_text(candidate["metrics"])]
+    if candidate["threshold"] is not None:
+        lines.append(f"Put it into use once its gates passed:  {promote}")
+    return "\n".join(line for line in lines if line)
+
+
+def publication_text(document: Mapping[str, Any], settings: "Settings") -> str:
+    """Where the table is, and three lines that read it."""
+    publication, preview = document["publication"], document["preview"]
+    lines = []
+    if document["publishing_paused"] is not None:
+        why = document["publishing_paused"] or "no reason given"
+        lines.append(f"Publishing is paused ({why}). Resume: {command_for(settings, 'rollback --resume')}")
+    if publication["version"]:
+        when = age(publication["published_at"])
+        stale = ", STALE" if publication["stale"] else ""
+        lines.append(f"Published: {number(publication['rows'])} rows, version {publication['version']}, {when}{stale}")
+        lines += _snippet(settings.paths.published / "current")
+    else:
+        lines.append("Published: nothing yet.")
+    if preview["version"] and (preview["published_at"] or "") > (publication["published_at"] or ""):
+        lines.append(f"Preview (limited run, not what others read): {number(preview['rows'])} rows")
+        lines += _snippet(settings.paths.preview / "current")
+    return "\n".join(lines)
+
+
+def _snippet(current: Path) -> list[str]:
+    return [
+        "",
+        "  import duckdb",
+        f'  con = duckdb.connect("{current / "predictions.duckdb"}", read_only=True)',
+        '  print(con.sql("SELECT * FROM predictions WHERE label ORDER BY probability DESC LIMIT 20"))',
+        "",
+    ]
+
+
+def _run_line(run: Mapping[str, Any]) -> str:
+    if run["id"] is None:
+        return "Nothing has run yet."
+    line = f"Last run: {run['job']}, {run['status']}, started {age(run['started_at'])}"
+    if run["pairs_scored"] is not None:
+        line += f"; {number(run['pairs_scored'])} pairs scored, {number(run['pairs_reused'])} reused"
+    return line + (f" ({run['note']})" if run["note"] else "")
+
+
+def _labeler_line(labeler: Mapping[str, Any]) -> str:
+    facts = f"Labeler {labeler['digest'][:12]}: {labeler['base_model']}, {labeler['precision']}"
+    if labeler["threshold"] is None:
+        return f"{facts}, no threshold: {policy_text(labeler['policy'])} could not be shown"
+    return f"{facts}, tau = {labeler['threshold']:.4g}, {labeler['certified']} for {policy_text(labeler['policy'])}"
+
+
+def policy_text(policy: Mapping[str, Any] | None) -> str:
+    """`min_precision 0.5` and whatever else was promised."""
+    promised = [f"{name} {value:g}" for name, value in (policy or {}).items() if isinstance(value, int | float)]
+    return " and ".join(promised) or "no policy"
