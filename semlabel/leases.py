@@ -42,7 +42,11 @@ class ProcessIdentity:
     @classmethod
     def current(cls) -> "ProcessIdentity":
         """The identity of the calling process."""
-        pid = os.getpid()
+        return cls.of_pid(os.getpid())
+
+    @classmethod
+    def of_pid(cls, pid: int) -> "ProcessIdentity":
+        """The identity of a process of this host."""
         return cls(socket.gethostname(), pid, _boot_id(), _process_start(pid) or _UNKNOWN)
 
     @classmethod

@@ -8,6 +8,8 @@ and raises WarehouseError when the file cannot be used.
 
 import json
 import math
+import os
+import sqlite3
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from semlabel import leases, outbox
 from semlabel.leases import Lease, OnWait, ProcessIdentity
 from semlabel.operations_schema import OperationsFile, now_utc
+from semlabel.progress import Progress
 
 if TYPE_CHECKING:
     from semlabel.gates import GateResult
@@ -116,9 +119,13 @@ class Operations:
 
     # Runs
 
-    def start_run(self, run_id: str, job: str) -> None:
-        """Note that a run has started in this process. Noting it again keeps its start, unless its process died."""
-        me = ProcessIdentity.current()
+    def start_run(self, run_id: str, job: str, pid: int | None = None) -> None:
+        """Note that a run has started. Noting it again keeps its start and its process, unless that died.
+
+        `pid` is the process whose death would end the run (default: this one): a step that runs in a process of its
+        own names the one that launched it, or the run looks dead as soon as the step is over.
+        """
+        me = ProcessIdentity.of_pid(os.getpid() if pid is None else pid)
         with self.file.transaction() as connection:
             row = connection.execute("SELECT * FROM runs WHERE run_id = ?", (run_id,)).fetchone()
             if row is None:
@@ -153,13 +160,7 @@ class Operations:
     ) -> None:
         """Add to the figures of a run. Raises ValueError when the run was never started."""
         with self.file.transaction() as connection:
-            changed = connection.execute(
-                "UPDATE runs SET pairs_scored = pairs_scored + ?, pairs_reused = pairs_reused + ?,"
-                " model_loads = model_loads + ?, scoring_seconds = scoring_seconds + ? WHERE run_id = ?",
-                (int(pairs_scored), int(pairs_reused), int(model_loads), float(scoring_seconds), run_id),
-            ).rowcount
-        if not changed:
-            raise ValueError(f"run {run_id} was never started: call start_run first")
+            _add_to_run(connection, run_id, pairs_scored, pairs_reused, model_loads, scoring_seconds)
 
     def run(self, run_id: str) -> dict[str, Any] | None:
         """The row of a run with `labels_per_s` (None when nothing was scored), or None."""
@@ -200,10 +201,7 @@ class Operations:
     def set_progress(self, run_id: str, stage: str, done: int, total: int, unit: str) -> None:
         """Keep how far a stage of a run is; `total` is 0 while unknown."""
         with self.file.transaction() as connection:
-            connection.execute(
-                "INSERT OR REPLACE INTO progress VALUES (?, ?, ?, ?, ?, ?)",
-                (run_id, stage, int(done), int(total), unit, now_utc()),
-            )
+            _set_progress(connection, run_id, Progress(stage, done, total, unit))
 
     def progress_of(self, run_id: str) -> list[dict[str, Any]]:
         """The stages of a run with `stage, done, total, unit, updated_at`; the one that moved last comes last."""
@@ -251,11 +249,24 @@ class Operations:
     def update_plan(self, plan_id: str, done: int, state: str, seconds: float = 0.0) -> None:
         """Keep how many rounds are done, add the seconds they took, and drop the rounds of a plan that is not open."""
         with self.file.transaction() as connection:
-            connection.execute(
-                "UPDATE plans SET rounds_done = ?, state = ?, measured_seconds = coalesce(measured_seconds, 0) + ?,"
-                " payload = CASE WHEN ? = 'open' THEN payload END, updated_at = ? WHERE plan_id = ?",
-                (int(done), state, float(seconds), state, now_utc(), plan_id),
-            )
+            _update_plan(connection, plan_id, done, state, seconds)
+
+    def record_batch(
+        self,
+        run_id: str,
+        plan_id: str,
+        *,
+        rounds_done: int,
+        state: str,
+        pairs_scored: int,
+        seconds: float,
+        progress: Progress,
+    ) -> None:
+        """Enter a committed batch of a plan in one transaction: the run's figures, the plan's state, the progress."""
+        with self.file.transaction() as connection:
+            _add_to_run(connection, run_id, pairs_scored, 0, 0, seconds)
+            _update_plan(connection, plan_id, rounds_done, state, seconds)
+            _set_progress(connection, run_id, progress)
 
     def open_plan(self, scorer_digest: str, subject_digest: str) -> dict[str, Any] | None:
         """The unfinished plan for exactly this scorer and subject, with its `payload`, or None."""
@@ -373,6 +384,38 @@ class Operations:
         names, places = ", ".join(values), ", ".join("?" * len(values))
         with self.file.transaction() as connection:
             connection.execute(f"INSERT INTO {table} ({names}) VALUES ({places})", list(values.values()))
+
+
+def _add_to_run(
+    connection: sqlite3.Connection,
+    run_id: str,
+    pairs_scored: int,
+    pairs_reused: int,
+    model_loads: int,
+    scoring_seconds: float,
+) -> None:
+    changed = connection.execute(
+        "UPDATE runs SET pairs_scored = pairs_scored + ?, pairs_reused = pairs_reused + ?,"
+        " model_loads = model_loads + ?, scoring_seconds = scoring_seconds + ? WHERE run_id = ?",
+        (int(pairs_scored), int(pairs_reused), int(model_loads), float(scoring_seconds), run_id),
+    ).rowcount
+    if not changed:
+        raise ValueError(f"run {run_id} was never started: call start_run first")
+
+
+def _update_plan(connection: sqlite3.Connection, plan_id: str, done: int, state: str, seconds: float) -> None:
+    connection.execute(
+        "UPDATE plans SET rounds_done = ?, state = ?, measured_seconds = coalesce(measured_seconds, 0) + ?,"
+        " payload = CASE WHEN ? = 'open' THEN payload END, updated_at = ? WHERE plan_id = ?",
+        (int(done), state, float(seconds), state, now_utc(), plan_id),
+    )
+
+
+def _set_progress(connection: sqlite3.Connection, run_id: str, progress: Progress) -> None:
+    connection.execute(
+        "INSERT OR REPLACE INTO progress VALUES (?, ?, ?, ?, ?, ?)",
+        (run_id, progress.stage, int(progress.done), int(progress.total), progress.unit, now_utc()),
+    )
 
 
 def plain(value: Any) -> Any:

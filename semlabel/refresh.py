@@ -1,0 +1,349 @@
+"""The refresh: which pairs are missing, planned exactly, persisted, executed in batches and resumed after a kill.
+
+Knows texts, blocks and rounds; deliberately knows nothing of models (one function scores a round), thresholds or
+labels. A margin belongs to (entity text, candidate text, scorer), so the plan is a diff over texts and blocks and not
+over pairs: an edited entity is one row, a new candidate one column, a reverted or repeated text nothing.
+"""
+
+import hashlib
+import time
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import uuid4
+
+import numpy as np
+
+from semlabel.digests import digest_of
+from semlabel.errors import PromptError, WarehouseError
+from semlabel.progress import Progress, ProgressSink, silent
+from semlabel.warehouse import Warehouse
+from semlabel.warehouse_scores import ScoredRound, checked_margins, ensure_blocks, scorer_key
+
+if TYPE_CHECKING:
+    from semlabel.operations import Operations
+
+ScoreRound = Callable[[str, list[str]], np.ndarray]
+STAGE = "scoring"
+# A kill loses at most one uncommitted batch: so no batch is more than this share of the plan.
+_BATCH_SHARE = 0.02
+
+
+class Round(NamedTuple):
+    """One entity text with the candidates of one block: one call of the scorer."""
+
+    text_key: int
+    block_id: int
+
+
+@dataclass(frozen=True)
+class MissingPairs:
+    """What a plan would hold, counted by distinct texts, without making it."""
+
+    pairs: int
+    pairs_stored: int
+    entities: int
+
+
+@dataclass(frozen=True)
+class RefreshPlan:
+    """The rounds whose `pairs` are missing; `pairs_stored` are there already. Pairs are counted by distinct texts.
+
+    `subject_digest` names what was planned for (the warehouse, the texts, the block size): an interrupted plan for the
+    same subject is continued.
+    """
+
+    plan_id: str
+    scorer_digest: str
+    subject_digest: str
+    rounds: list[Round]
+    pairs: int
+    pairs_stored: int
+    entities: int
+
+
+@dataclass(frozen=True)
+class RefreshOutcome:
+    """Pairs scored now, reused from the store and refused by the prompt; wall seconds; labels per second of them."""
+
+    pairs_scored: int
+    pairs_reused: int
+    pairs_refused: int
+    seconds: float
+    labels_per_s: float
+
+
+class _Diff(NamedTuple):
+    """Groups of texts that miss the same candidates (in catalog order), and the counts."""
+
+    groups: dict[tuple[int, ...], list[int]]
+    counts: MissingPairs
+    subject: list[object]
+
+
+def missing_pairs(warehouse: Warehouse, scorer_digest: str, entity_ids: Iterable[str] | None) -> MissingPairs:
+    """Count what `plan` would plan; writes nothing, so a read-only warehouse will do."""
+    return _diff(warehouse, scorer_digest, entity_ids).counts
+
+
+def plan(
+    warehouse: Warehouse, scorer_digest: str, entity_ids: Iterable[str] | None, items_per_round: int
+) -> RefreshPlan:
+    """Plan exactly the pairs of these entities (None: all) and the catalog that this scorer has no margin for.
+
+    Makes the blocks it needs, at most `items_per_round` candidates each, and reuses identical ones. Raises
+    WarehouseError for unknown entity ids.
+    """
+    diff = _diff(warehouse, scorer_digest, entity_ids)
+    chunks = {
+        missing: [missing[start : start + items_per_round] for start in range(0, len(missing), items_per_round)]
+        for missing in diff.groups
+    }
+    wanted = [chunk for of_group in chunks.values() for chunk in of_group]
+    with warehouse.transaction() as connection:
+        block_ids = dict(zip(wanted, ensure_blocks(connection, wanted), strict=True))
+    rounds = [
+        Round(text_key, block_ids[chunk])
+        for text_key, missing in sorted((text, missing) for missing, texts in diff.groups.items() for text in texts)
+        for chunk in chunks[missing]
+    ]
+    return RefreshPlan(
+        plan_id=uuid4().hex,
+        scorer_digest=scorer_digest,
+        subject_digest=digest_of([*diff.subject, items_per_round]),
+        rounds=rounds,
+        pairs=diff.counts.pairs,
+        pairs_stored=diff.counts.pairs_stored,
+        entities=diff.counts.entities,
+    )
+
+
+def execute(
+    plan: RefreshPlan,
+    warehouse: Warehouse,
+    operations: "Operations",
+    score_round: ScoreRound,
+    run_id: str,
+    batch_rounds: int = 8,
+    progress: ProgressSink = silent,
+) -> RefreshOutcome:
+    """Score what is missing, one call of `score_round(entity_text, candidate_texts)` per round, and commit by batches.
+
+    An interrupted plan for the same subject is continued with its own rounds, so that the same candidates meet in the
+    same call. A round whose texts the prompt refuses (PromptError) is kept in `refused_rows` with the reason and the
+    rest goes on; any other exception ends the refresh, and what was committed stays.
+    """
+    started = time.perf_counter()
+    work = _resumed(plan, warehouse, operations)
+    operations.add_to_run(run_id, pairs_reused=plan.pairs_stored)
+    batch = max(1, min(batch_rounds, int(work.rounds_total * _BATCH_SHARE)))
+    candidates, refused = _Candidates(warehouse), list[tuple[str, str]]()
+    books = _Books(operations, run_id, work, plan.pairs)
+    scored = refused_pairs = 0
+    progress(Progress(STAGE, 0, plan.pairs, "pairs"))
+    with books:
+        for start in range(0, len(work.rounds), batch):
+            clock = time.perf_counter()
+            chunk = work.rounds[start : start + batch]
+            texts = _entity_texts(warehouse, chunk)
+            fresh = []
+            for entry in chunk:
+                keys, candidate_texts = candidates.of(entry.block_id)
+                try:
+                    margins = checked_margins(score_round(texts[entry.text_key], list(candidate_texts)), len(keys))
+                except PromptError as error:
+                    refused.extend((entity_id, str(error)) for entity_id in _entities_of(warehouse, entry.text_key))
+                    refused_pairs += len(keys)
+                else:
+                    fresh.append(ScoredRound(entry.text_key, entry.block_id, keys, margins))
+                    scored += len(keys)
+                progress(Progress(STAGE, scored + refused_pairs, plan.pairs, "pairs"))
+            warehouse.commit_scores(fresh, plan.scorer_digest, run_id)
+            pairs = sum(len(entry.margins) for entry in fresh)
+            books.enter(len(chunk), pairs, scored + refused_pairs, time.perf_counter() - clock)
+    if refused:
+        warehouse.add_refused(run_id, STAGE, refused, more=True)
+    seconds = time.perf_counter() - started
+    return RefreshOutcome(scored, plan.pairs_stored, refused_pairs, seconds, scored / seconds if scored else 0.0)
+
+
+def _diff(warehouse: Warehouse, scorer_digest: str, entity_ids: Iterable[str] | None) -> _Diff:
+    """Group texts by the blocks they have: there are few such groups, so pairs are never enumerated."""
+    catalog = [
+        key for (key,) in warehouse.rows("SELECT text_key FROM catalog GROUP BY text_key ORDER BY min(position)")
+    ]
+    entities = _take_signatures(warehouse, scorer_digest, entity_ids)
+    contents = {
+        block_id: set(keys)
+        for block_id, keys in warehouse.rows(
+            "SELECT block_id, list(candidate_text_key) FROM blocks WHERE block_id IN "
+            "(SELECT DISTINCT unnest(block_ids) FROM signatures) GROUP BY block_id"
+        )
+    }
+    groups: dict[tuple[int, ...], list[int]] = {}
+    pairs = stored = 0
+    for example, block_ids, texts in warehouse.rows(
+        "SELECT min(text_key), block_ids, count(*) FROM signatures GROUP BY block_ids ORDER BY 1"
+    ):
+        covered = set[int]().union(*(contents[block_id] for block_id in block_ids))
+        missing = tuple(key for key in catalog if key not in covered)
+        pairs += texts * len(missing)
+        stored += texts * (len(catalog) - len(missing))
+        if missing:
+            same = "(SELECT block_ids FROM signatures WHERE text_key = ?)"
+            rows = warehouse.rows(f"SELECT text_key FROM signatures WHERE block_ids = {same}", [example])
+            groups.setdefault(missing, []).extend(text_key for (text_key,) in rows)
+    texts = warehouse.connection.execute("SELECT text_key FROM signatures ORDER BY text_key").fetchnumpy()["text_key"]
+    texts_digest = hashlib.sha256(np.asarray(texts, dtype="<i4").tobytes()).hexdigest()
+    subject: list[object] = [warehouse.warehouse_id(), texts_digest, catalog]
+    warehouse.rows("DROP TABLE signatures")
+    return _Diff(groups, MissingPairs(pairs, stored, entities), subject)
+
+
+def _take_signatures(warehouse: Warehouse, scorer_digest: str, entity_ids: Iterable[str] | None) -> int:
+    """Fill the temporary table `signatures` with the stored blocks of every text; returns the number of entities."""
+    key = scorer_key(warehouse.connection, scorer_digest)
+    ids = None if entity_ids is None else sorted(set(entity_ids))
+    with warehouse.ids("wanted_entities", ids or []):
+        unknown = warehouse.rows("SELECT id FROM wanted_entities ANTI JOIN entities ON entity_id = id LIMIT 1")
+        if unknown:
+            raise WarehouseError(f"{unknown[0][0]!r} is no entity of the warehouse: read the entities first")
+        chosen = "entities" if ids is None else "entities SEMI JOIN wanted_entities ON id = entity_id"
+        ((entities,),) = warehouse.rows(f"SELECT count(*) FROM {chosen}")
+        warehouse.rows(
+            f"""CREATE OR REPLACE TEMP TABLE signatures AS
+            SELECT e.text_key, coalesce(list(s.block_id ORDER BY s.block_id) FILTER (s.block_id IS NOT NULL), [])
+                   AS block_ids
+            FROM (SELECT DISTINCT text_key FROM {chosen}) e
+            LEFT JOIN (SELECT text_key, block_id FROM scores WHERE scorer_key = ?) s ON s.text_key = e.text_key
+            GROUP BY e.text_key""",
+            [-1 if key is None else key],
+        )
+    return int(entities)
+
+
+class _Work(NamedTuple):
+    plan_id: str
+    rounds: list[Round]
+    rounds_total: int
+
+
+def _resumed(plan: RefreshPlan, warehouse: Warehouse, operations: "Operations") -> _Work:
+    """The open plan for the same subject where it covers exactly what is missing, else this plan, saved."""
+    row = operations.open_plan(plan.scorer_digest, plan.subject_digest)
+    if row is not None:
+        rounds = _decoded(row["payload"])
+        remaining = _not_stored(warehouse, plan.scorer_digest, rounds)
+        # Scores only grow, so what is missing now was missing then; equal numbers of pairs are equal sets of pairs.
+        if _pairs_of(warehouse, remaining) == plan.pairs:
+            if not remaining:
+                operations.update_plan(row["plan_id"], len(rounds), "done")
+            return _Work(row["plan_id"], remaining, len(rounds))
+    if plan.rounds:
+        operations.save_plan(
+            plan.plan_id,
+            plan.scorer_digest,
+            plan.subject_digest,
+            len(plan.rounds),
+            _encoded(plan.rounds),
+            pairs=plan.pairs,
+        )
+    return _Work(plan.plan_id, plan.rounds, len(plan.rounds))
+
+
+def _not_stored(warehouse: Warehouse, scorer_digest: str, rounds: Sequence[Round]) -> list[Round]:
+    key = scorer_key(warehouse.connection, scorer_digest)
+    rows = warehouse.rows("SELECT text_key, block_id FROM scores WHERE scorer_key = ?", [-1 if key is None else key])
+    stored = set(rows)
+    return [entry for entry in rounds if entry not in stored]
+
+
+def _pairs_of(warehouse: Warehouse, rounds: Sequence[Round]) -> int:
+    sizes = dict(warehouse.rows("SELECT block_id, count(*) FROM blocks GROUP BY block_id"))
+    return sum(sizes[entry.block_id] for entry in rounds)
+
+
+def _encoded(rounds: Sequence[Round]) -> bytes:
+    return zlib.compress(np.asarray(rounds, dtype="<i4").tobytes())
+
+
+def _decoded(payload: bytes) -> list[Round]:
+    return [Round(*pair) for pair in np.frombuffer(zlib.decompress(payload), dtype="<i4").reshape(-1, 2).tolist()]
+
+
+def _entity_texts(warehouse: Warehouse, rounds: Sequence[Round]) -> dict[int, str]:
+    keys = sorted({entry.text_key for entry in rounds})
+    return dict(
+        warehouse.rows(
+            "SELECT text_key, any_value(text) FROM entities WHERE text_key IN (SELECT unnest(?::INTEGER[])) "
+            "GROUP BY text_key",
+            [keys],
+        )
+    )
+
+
+def _entities_of(warehouse: Warehouse, text_key: int) -> list[str]:
+    return [
+        row[0] for row in warehouse.rows("SELECT entity_id FROM entities WHERE text_key = ? ORDER BY 1", [text_key])
+    ]
+
+
+class _Books:
+    """Enters batches into `ops.sqlite`: each one, unless they are so quick that entering would slow them down."""
+
+    _SECONDS = 0.2
+
+    def __init__(self, operations: "Operations", run_id: str, work: _Work, pairs_total: int) -> None:
+        self._operations, self._run_id, self._work, self._pairs_total = operations, run_id, work, pairs_total
+        self._rounds_done = work.rounds_total - len(work.rounds)
+        self._pairs, self._pairs_done, self._seconds, self._last = 0, 0, 0.0, 0.0
+
+    def enter(self, rounds: int, pairs: int, pairs_done: int, seconds: float) -> None:
+        """Note a committed batch."""
+        self._rounds_done += rounds
+        self._pairs += pairs
+        self._pairs_done = pairs_done
+        self._seconds += seconds
+        if time.monotonic() - self._last >= self._SECONDS:
+            self._write("open")
+
+    def __enter__(self) -> "_Books":
+        """Nothing to prepare."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Note what is not noted yet; the plan stays open when the refresh was interrupted."""
+        if self._work.rounds:
+            self._write("open" if error else "done")
+
+    def _write(self, state: str) -> None:
+        self._operations.record_batch(
+            self._run_id,
+            self._work.plan_id,
+            rounds_done=self._rounds_done,
+            state=state,
+            pairs_scored=self._pairs,
+            seconds=self._seconds,
+            progress=Progress(STAGE, self._pairs_done, self._pairs_total, "pairs"),
+        )
+        self._pairs, self._seconds, self._last = 0, 0.0, time.monotonic()
+
+
+class _Candidates:
+    """The text keys and texts of blocks, looked up once each."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse = warehouse
+        self._texts = dict(warehouse.rows("SELECT text_key, any_value(text) FROM catalog GROUP BY text_key"))
+        self._known: dict[int, tuple[list[int], list[str]]] = {}
+
+    def of(self, block_id: int) -> tuple[list[int], list[str]]:
+        """Keys and texts of a block's candidates, in its order."""
+        if block_id not in self._known:
+            rows = self._warehouse.rows(
+                "SELECT candidate_text_key FROM blocks WHERE block_id = ? ORDER BY position", [block_id]
+            )
+            keys = [key for (key,) in rows]
+            self._known[block_id] = keys, [self._texts[key] for key in keys]
+        return self._known[block_id]

@@ -1,0 +1,76 @@
+"""The tables of `warehouse.duckdb`, their numbered migrations and the `predictions` view.
+
+Knows SQL only; deliberately knows nothing of how the tables are filled. Facts are content-addressed: a margin belongs
+to (entity text, candidate text, scorer), named by integer surrogates because hex identities per score cost gigabytes.
+One row of `scores` is one round: the margins of one entity text for the candidates of one block, in the block's order.
+Blocks and scores are never changed, and no two rounds of a scorer cover the same pair (`warehouse_scores` sees to it),
+so labels, probabilities and publications are plain derivations. All times are UTC.
+"""
+
+# Migration i brings a warehouse of version i to version i + 1. A published entry is never edited: later ones follow it.
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """CREATE TABLE meta (
+            schema_version INTEGER NOT NULL, warehouse_id VARCHAR NOT NULL, created_at TIMESTAMP NOT NULL,
+            views_digest VARCHAR NOT NULL)""",
+        "CREATE SEQUENCE text_keys",
+        "CREATE SEQUENCE scorer_keys",
+        "CREATE SEQUENCE block_ids",
+        "CREATE TABLE texts (text_key INTEGER NOT NULL, text_id VARCHAR NOT NULL)",
+        """CREATE TABLE entities (
+            entity_id VARCHAR NOT NULL, text VARCHAR NOT NULL, text_id VARCHAR NOT NULL, text_version VARCHAR,
+            split VARCHAR NOT NULL, group_id BIGINT, query_tokens INTEGER, truncated BOOLEAN NOT NULL,
+            text_key INTEGER NOT NULL)""",
+        """CREATE TABLE catalog (
+            candidate_id VARCHAR NOT NULL, text VARCHAR NOT NULL, text_id VARCHAR NOT NULL, certified BOOLEAN NOT NULL,
+            "group" VARCHAR, item_tokens INTEGER, position INTEGER NOT NULL, text_key INTEGER NOT NULL)""",
+        """CREATE TABLE reference_labels (
+            entity_id VARCHAR NOT NULL, candidate_id VARCHAR NOT NULL, label BOOLEAN NOT NULL)""",
+        """CREATE TABLE training_pairs (
+            entity_id VARCHAR NOT NULL, candidate_id VARCHAR NOT NULL, label BOOLEAN NOT NULL, split VARCHAR NOT NULL,
+            kind VARCHAR NOT NULL, position INTEGER NOT NULL)""",
+        "CREATE TABLE scorers (scorer_key INTEGER NOT NULL, scorer_digest VARCHAR NOT NULL)",
+        """CREATE TABLE blocks (
+            block_id INTEGER NOT NULL, position INTEGER NOT NULL, candidate_text_key INTEGER NOT NULL)""",
+        """CREATE TABLE scores (
+            text_key INTEGER NOT NULL, block_id INTEGER NOT NULL, scorer_key INTEGER NOT NULL, margins FLOAT[] NOT NULL,
+            run_id VARCHAR NOT NULL, scored_at TIMESTAMP NOT NULL)""",
+        """CREATE TABLE labelers (
+            labeler_digest VARCHAR NOT NULL, scorer_key INTEGER NOT NULL, threshold DOUBLE, platt_a DOUBLE,
+            platt_b DOUBLE, created_at TIMESTAMP NOT NULL)""",
+        "CREATE TABLE active_labeler (labeler_digest VARCHAR NOT NULL)",
+        "CREATE TABLE scope (everything BOOLEAN NOT NULL, description VARCHAR NOT NULL, digest VARCHAR NOT NULL)",
+        "INSERT INTO scope VALUES (true, 'all entities', 'all')",
+        "CREATE TABLE prediction_scope (entity_id VARCHAR NOT NULL)",
+        """CREATE TABLE refused_rows (
+            run_id VARCHAR NOT NULL, source VARCHAR NOT NULL, row_id VARCHAR NOT NULL, reason VARCHAR NOT NULL,
+            refused_at TIMESTAMP NOT NULL)""",
+        """CREATE TABLE content_digests (
+            table_name VARCHAR NOT NULL, digest VARCHAR NOT NULL, rows BIGINT NOT NULL, source_digest VARCHAR,
+            run_id VARCHAR NOT NULL, updated_at TIMESTAMP NOT NULL, checked_at TIMESTAMP NOT NULL)""",
+    ),
+)
+
+# Views are derived: a writer that opens a warehouse with other ones makes them anew.
+SCOPED_ENTITIES = """CREATE OR REPLACE VIEW scoped_entities AS
+SELECT * FROM entities
+WHERE (SELECT everything FROM scope) OR entity_id IN (SELECT entity_id FROM prediction_scope)"""
+
+# Scores are cut down to one scorer and to the scoped entities before the unnest, because filters do not pass it; the
+# candidates of a block are unnested beside its margins, which spares a join of every pair with `blocks`.
+PREDICTIONS = """CREATE OR REPLACE VIEW predictions AS
+WITH active AS (SELECT * FROM labelers WHERE labeler_digest = (SELECT labeler_digest FROM active_labeler)),
+pairs AS (
+    SELECT e.entity_id, e.truncated, s.run_id, s.scored_at, unnest(b.candidate_text_keys) AS candidate_text_key,
+           unnest(s.margins) AS margin
+    FROM (SELECT * FROM scores WHERE scorer_key = (SELECT scorer_key FROM active)) s
+    JOIN (SELECT block_id, list(candidate_text_key ORDER BY position) AS candidate_text_keys
+          FROM blocks GROUP BY block_id) b ON b.block_id = s.block_id
+    JOIN scoped_entities e ON e.text_key = s.text_key)
+SELECT p.entity_id, c.candidate_id, p.margin,
+       1 / (1 + exp(-(a.platt_a * CAST(p.margin AS DOUBLE) + a.platt_b))) AS probability,
+       CAST(p.margin AS DOUBLE) >= a.threshold AS label, a.threshold, a.labeler_digest, p.scored_at, p.run_id,
+       c.certified, p.truncated
+FROM pairs p JOIN catalog c ON c.text_key = p.candidate_text_key CROSS JOIN active a"""
+
+VIEWS = (SCOPED_ENTITIES, PREDICTIONS)
