@@ -1,4 +1,4 @@
-"""Texts that say almost the same: found by MinHash over word 3-shingles, each find verified.
+"""Texts that say almost the same: found by MinHash over word 3-shingles and by shared parts, each find verified.
 
 Two texts are near-duplicates when they differ only in case and spacing, when the Jaccard similarity of their shingles
 is at least 0.8, or when, from 12 words on, they are at most two words apart. What stands in a tenth of all texts is
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 MIN_SIMILARITY = 0.8
 MIN_WORDS_FOR_EDITS = 12
 MAX_WORDS_APART = 2
+MAX_WORDS_FOR_PARTS = 30  # above, two words leave shingles that MinHash finds with probability 0.998 and more
 BOILERPLATE_SHARE = 0.1
 MIN_BOILERPLATE_TEXTS = 50
 _BANDS, _ROWS = 32, 4  # similarity 0.8 is found with probability 0.9999999, 0.5 with 0.87
@@ -56,7 +57,8 @@ def near_duplicate_links(texts: Sequence[str]) -> list[tuple[int, int]]:
             link(first, position)
     distinct = sorted(firsts.values())
     shingles = _telling_shingles([words[position] for position in distinct])
-    for first, second in _candidates(shingles):
+    candidates = _candidates(shingles) | _part_sharers([words[position] for position in distinct])
+    for first, second in sorted(candidates):
         here, there = distinct[first], distinct[second]
         if groups.find(here) != groups.find(there) and (
             _similarity(shingles[first], shingles[second]) >= MIN_SIMILARITY
@@ -107,8 +109,8 @@ def _mix(values: "np.ndarray") -> "np.ndarray":
     return values ^ (values >> np.uint64(31))
 
 
-def _candidates(shingles: "Sequence[np.ndarray]") -> list[tuple[int, int]]:
-    """Pairs that share a band of their MinHash signatures, each pair once, in order."""
+def _candidates(shingles: "Sequence[np.ndarray]") -> set[tuple[int, int]]:
+    """Pairs that share a band of their MinHash signatures."""
     import numpy as np
 
     salts = _mix(np.arange(1, _BANDS * _ROWS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
@@ -127,7 +129,35 @@ def _candidates(shingles: "Sequence[np.ndarray]") -> list[tuple[int, int]]:
         for start, end in zip(starts[ends - starts > 1], ends[ends - starts > 1], strict=True):
             members = [told[row] for row in order[start:end]]
             pairs.update((first, second) for first in members[:_BUCKET] for second in members if first < second)
-    return sorted(pairs)
+    return pairs
+
+
+def _part_sharers(documents: Sequence[Sequence[str]]) -> set[tuple[int, int]]:
+    """Pairs of short documents that can be at most two words apart.
+
+    Cut one into three parts: two edits spare one of them, and it stands in the other at most two words off its place.
+    """
+    parts = MAX_WORDS_APART + 1
+    reach = range(-MAX_WORDS_APART, MAX_WORDS_APART + 1)
+    index: dict[tuple[int, int, tuple[str, ...]], list[int]] = {}
+    pairs: set[tuple[int, int]] = set()
+    for position, document in enumerate(documents):
+        length = len(document)
+        if not MIN_WORDS_FOR_EDITS <= length <= MAX_WORDS_FOR_PARTS:
+            continue
+        for other_length in (length + difference for difference in reach):
+            for part in range(parts):
+                start, end = part * other_length // parts, (part + 1) * other_length // parts
+                for offset in reach:
+                    if start + offset >= 0 and end + offset <= length:
+                        key = (other_length, part, tuple(document[start + offset : end + offset]))
+                        pairs.update((other, position) for other in index.get(key, ()))
+        for part in range(parts):
+            key = (length, part, tuple(document[part * length // parts : (part + 1) * length // parts]))
+            bucket = index.setdefault(key, [])
+            if len(bucket) < _BUCKET:
+                bucket.append(position)
+    return pairs
 
 
 def _similarity(first: "np.ndarray", second: "np.ndarray") -> float:

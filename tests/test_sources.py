@@ -534,7 +534,7 @@ PIECES = [
 ]
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     edits=st.lists(
         st.tuples(st.integers(0, 2_000), st.integers(0, 3), st.sampled_from(PIECES)), min_size=1, max_size=4
@@ -569,7 +569,7 @@ def test_damaged_bytes_are_refused_and_never_shift_a_row(tmp_path, edits, quotin
     assert len(shifted) <= len(edits)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_give_rows_or_one_line(content):
     try:
