@@ -272,9 +272,11 @@ class Schedule(Section):
     @field_validator("timezone")
     @classmethod
     def _known_timezone(cls, timezone: str) -> str:
-        known = zoneinfo.available_timezones()
-        if timezone not in known:
-            raise ValueError(f"is no known time zone; {_nearest(timezone, sorted(known))}")
+        try:
+            zoneinfo.ZoneInfo(timezone)
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+            known = sorted(zoneinfo.available_timezones())
+            raise ValueError(f"is no known time zone; {_nearest(timezone, known)}") from None
         return timezone
 
 

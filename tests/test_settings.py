@@ -86,6 +86,7 @@ def test_a_mistyped_required_key_is_named_rather_than_reported_missing(tmp_path)
         ('base = "./base"', "base = 3", "[model] base is 3"),
         ('base = "./base"', "", "[model] base is missing"),
         ("[model]", "[schedule]\ntimezone = 'Europe/Berln'\n[model]", 'did you mean "Europe/Berlin"?'),
+        ("[model]", "[schedule]\ntimezone = '../x'\n[model]", "is no known time zone"),
         ("[model]", "[schedule]\ncron = '0 4 * *'\n[model]", "has 4 fields; expected five"),
         ("[model]", "[splits]\ntest = 1.0\n[model]", "[splits] test is 1.0; expected a whole number"),
         ("[model]", "[splits]\ntest = 0\n[model]", "[splits] test is 0; expected a whole number"),
