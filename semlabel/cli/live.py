@@ -203,20 +203,27 @@ def quiet(log: Path) -> Iterator[tuple[IO[str], bool]]:
     try:
         terminal = sys.stderr.isatty()
         visible = os.fdopen(os.dup(sys.stderr.fileno()), "w", buffering=1, encoding="utf-8", errors="replace")
+        # 1 and 2 are what children and C libraries write to, even where Python's own streams go elsewhere.
+        redirected = {1, 2, sys.stdout.fileno(), sys.stderr.fileno()}
     except (OSError, ValueError, AttributeError):
         yield sys.stderr, False
         return
     log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    saved = [(stream, os.dup(stream.fileno())) for stream in (sys.stdout, sys.stderr)]
+    _flush()
+    saved = {number: os.dup(number) for number in redirected}
     with log.open("ab") as file:
-        for stream, _ in saved:
-            stream.flush()
-            os.dup2(file.fileno(), stream.fileno())
-        try:
-            yield visible, terminal
-        finally:
-            for stream, original in saved:
-                stream.flush()
-                os.dup2(original, stream.fileno())
-                os.close(original)
-            visible.close()
+        for number in redirected:
+            os.dup2(file.fileno(), number)
+    try:
+        yield visible, terminal
+    finally:
+        _flush()
+        for number, original in saved.items():
+            os.dup2(original, number)
+            os.close(original)
+        visible.close()
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()

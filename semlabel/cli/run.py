@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from semlabel.operations import Operations
     from semlabel.settings import Settings
 
+_LOGS_KEPT = 100
+
 
 def run(
     config: ConfigOption = DEFAULT_CONFIG,
@@ -121,6 +123,7 @@ def _execute(
 
     run_id = execution.new_run_id()
     log = settings.paths.state / "logs" / f"{run_id}.log"
+    _prune(log.parent)
     say(f"run {run_id[:8]}: {selection.label} ({len(selection.asset_names)} assets), log in {log}")
     # A terminated run ends as cleanly as an interrupted one.
     terminated = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -139,6 +142,12 @@ def _execute(
         operations.finish_run(run_id, outcome.status)
         signal.signal(signal.SIGTERM, terminated)
     return outcome
+
+
+def _prune(folder: Path) -> None:
+    """Keep the newest logs only: a night a day must not fill a disk in a year."""
+    for old in sorted(folder.glob("*.log"), key=lambda file: file.stat().st_mtime, reverse=True)[_LOGS_KEPT:]:
+        old.unlink()
 
 
 def _finish(settings: "Settings", outcome: "Outcome", seconds: float, json: bool) -> None:

@@ -34,5 +34,5 @@ def ui(
     file = find_workspace(settings, workspace)
     prepare_environment(settings, read_workspace(file))
     say(f"http://{host}:{port}  (history in {settings.paths.dagster_home}; stop with Ctrl-C)")
-    arguments = ["-m", "dagster", "dev", "-w", str(file), "-p", str(port), "-h", host]
+    arguments = ["-W", "ignore", "-m", "dagster", "dev", "-w", str(file), "-p", str(port), "-h", host]
     os.execv(sys.executable, [sys.executable, *arguments])  # takes this process's place, so Ctrl-C reaches Dagster
