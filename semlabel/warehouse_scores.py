@@ -166,10 +166,12 @@ def _refuse_overlap(rounds: Sequence[tuple[int, Sequence[int]]]) -> None:
 def _refuse_unknown(connection: "duckdb.DuckDBPyConnection") -> None:
     wrong = first(
         connection,
-        f"SELECT i.text_key, i.block_id, t.text_key IS NULL, b.block_id IS NULL FROM incoming_rounds i "
-        f"LEFT JOIN texts t ON t.text_key = i.text_key LEFT JOIN {BLOCKS_AS_LISTS} b ON b.block_id = i.block_id "
-        "WHERE t.text_key IS NULL OR b.candidate_text_keys IS DISTINCT FROM i.candidate_text_keys "
-        "ORDER BY i.number LIMIT 1",
+        """SELECT i.text_key, i.block_id, t.text_key IS NULL, b.block_id IS NULL FROM incoming_rounds i
+        LEFT JOIN texts t ON t.text_key = i.text_key
+        LEFT JOIN (SELECT block_id, list(candidate_text_key ORDER BY position) AS candidate_text_keys FROM blocks
+                   SEMI JOIN incoming_rounds USING (block_id) GROUP BY block_id) b ON b.block_id = i.block_id
+        WHERE t.text_key IS NULL OR b.candidate_text_keys IS DISTINCT FROM i.candidate_text_keys
+        ORDER BY i.number LIMIT 1""",
     )
     if wrong is None:
         return

@@ -184,7 +184,7 @@ def _arrow(table: Table, given: list[Column], frame: "pandas.DataFrame") -> "pya
     arrays: dict[str, Any] = {}
     for column in given:
         try:
-            values = frame[column.name] if len(frame) else []
+            values: Any = frame[column.name] if len(frame) else []
             arrays[column.name] = pyarrow.array(values, type=types[column.type], from_pandas=True)
         except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, UnicodeError) as error:
             raise WarehouseError(

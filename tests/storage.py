@@ -74,11 +74,11 @@ class Project:
         return refresh.plan(self.warehouse, scorer, ids, items)
 
     def refresh(
-        self, score: Scorer | None = None, ids: Iterable[str] | None = None, items: int = 100
+        self, score: Scorer | None = None, ids: Iterable[str] | None = None, items: int = 100, run: str = "run"
     ) -> refresh.RefreshOutcome:
         score = score or Scorer()
         made = self.plan(ids, items, score.scorer)
-        return refresh.execute(made, self.warehouse, self.operations, score, "run")
+        return refresh.execute(made, self.warehouse, self.operations, score, run)
 
     def predictions(self) -> pd.DataFrame:
         return self.warehouse.frame("SELECT * FROM predictions ORDER BY entity_id, candidate_id")
