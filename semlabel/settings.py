@@ -239,10 +239,14 @@ class Scoring(Section):
 
 
 class Publish(Section):
-    """Where versions go (unset: below the state folder), how many are kept, what becomes of uncertified candidates."""
+    """Where versions go (unset: below the state folder), how many are kept, what becomes of uncertified candidates.
+
+    `preview`: whatever this environment publishes goes below its own `preview/` and is never what others read.
+    """
 
     dir: NonEmpty | None = None
     keep: Positive = 7
+    preview: bool = False
     uncertified_candidates: Literal["publish", "withhold"] = "publish"
 
 
