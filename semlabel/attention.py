@@ -9,10 +9,11 @@ Deliberately does not know models or text, and implements no variant of attentio
 not implemented here raises.
 """
 
+import math
 from typing import Any
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
@@ -25,6 +26,7 @@ MASKED = "semlabel_masked"
 # Arguments that models hand down which change nothing here: positions are applied before attention is called, and a
 # cache that holds anything shows in the shape of the keys.
 _NO_EFFECT = frozenset({"position_ids", "use_cache", "num_items_in_batch"})
+_KERNEL_ROWS = 32  # the CPU kernel takes 32, 64 or 256 query rows at a time
 _NAMED = {
     "softcap": "attention softcap",
     "s_aux": "attention sinks",
@@ -90,27 +92,47 @@ def _split(
     _, heads, total, width = query.shape
     prefix = layout.query_length
     output = query.new_empty(1, total, heads, width)
+    own_sum = torch.empty(1, total - prefix, heads, 1, dtype=torch.float32)
     # The kernel divides by the number of its blocks: an empty tensor would take the whole process down.
-    head = slice(0, prefix)
     if prefix:
+        head = slice(0, prefix)
         output[:, head] = _flash(query[:, :, head], key[:, :, head], value[:, :, head], scaling, True)[0]
-    if prefix and layout.blocks:
-        over_query, over_query_sum = _flash(query[:, :, prefix:], key[:, :, head], value[:, :, head], scaling, False)
     for block in layout.blocks:
         rows = slice(block.start, block.start + block.count * block.length)
         own_query, own_key, own_value = (
             states[0, :, rows].unflatten(1, (block.count, block.length)).transpose(0, 1)
             for states in (query, key, value)
         )
-        own, own_sum = (part.flatten(0, 1) for part in _flash(own_query, own_key, own_value, scaling, True))
-        if not prefix:
-            output[0, rows] = own
-            continue
-        items = slice(rows.start - prefix, rows.stop - prefix)
-        # exp(b) / (exp(a) + exp(b)) is a sigmoid of the difference: the merge of two partial softmaxes.
-        share = torch.sigmoid(own_sum - over_query_sum[0, items])
-        output[0, rows] = torch.lerp(over_query[0, items].float(), own.float(), share).to(output.dtype)
+        own, log_sum = _flash(own_query, own_key, own_value, scaling, True)
+        output[0, rows] = own.flatten(0, 1)
+        own_sum[0, rows.start - prefix : rows.stop - prefix] = log_sum.flatten(0, 1)
+    if prefix and layout.blocks:
+        over_query, over_query_sum = _items_over_query(layout, query, key, value, scaling)
+        # Two softmaxes over parts of the keys weigh as the sums of their exponentials. Softmax works row by row;
+        # a sigmoid of the difference rounds otherwise at the end of its buffer.
+        share = torch.stack([over_query_sum, own_sum], dim=-1).softmax(dim=-1)[..., 1]
+        items = output[:, prefix:]
+        items.copy_(over_query.float().lerp_(items.float(), share))
     return output
+
+
+def _items_over_query(
+    layout: Layout, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Every item token over the whole query, as `_flash`; bit for bit the same wherever an item stands.
+
+    The kernel hands a last block of few rows, or a single key, to other routines, which round otherwise. So the
+    last block is filled up (with rows of the query, then dropped), and a lone key stands beside its double.
+    """
+    prefix = layout.query_length
+    fill = -(layout.total - prefix) % _KERNEL_ROWS
+    rows = query[:, :, prefix - fill :] if fill <= prefix else pad(query[:, :, prefix:], (0, 0, fill, 0))
+    key, value = key[:, :, :prefix], value[:, :, :prefix]
+    if prefix == 1:
+        key, value = key.expand(-1, -1, 2, -1), value.expand(-1, -1, 2, -1)
+    output, log_sum = _flash(rows, key, value, scaling, False)
+    output, log_sum = output[:, fill:], log_sum[:, fill:]
+    return output, log_sum - math.log(2) if prefix == 1 else log_sum
 
 
 def masked_attention(

@@ -1,0 +1,271 @@
+"""One scorer, three methods that agree: margins of a query's items from a causal language model.
+
+`mis` packs the items behind one query and scores them in one forward; `prefix_cache` runs the query once and the
+items in batches over its cache; `independent` runs every prompt by itself. Token ids in, float32 margins out:
+deliberately does not know entities, thresholds or labels.
+"""
+
+import copy
+import inspect
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from semlabel.attention import SPLIT
+from semlabel.errors import LabelerError, ModelRefused, PromptError
+from semlabel.models import (
+    DTYPES,
+    attention_layers,
+    has_stateful_rope,
+    load_model,
+    module_refusal,
+    resolve_device,
+    resolve_precision,
+    smallest_window,
+    stock_attention,
+    using_attention,
+)
+from semlabel.packing import pack, rounds
+from semlabel.prompt import Prompt, PromptSpec, load_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+METHODS = ("mis", "prefix_cache", "independent")
+_CACHED_ITEMS_PER_FORWARD = 32
+_INDEPENDENT_TOKENS_PER_FORWARD = 2048
+_UNLIMITED = 2**31
+
+
+def readout(hidden_last: torch.Tensor, model: PreTrainedModel, yes_id: int, no_id: int) -> torch.Tensor:
+    """Margins (n,) float32, logit(yes) - logit(no), from last hidden states (n, width); differentiable.
+
+    Only two rows of the head are read, through the model's own post-processing: bias, logit scale, final softcap.
+    """
+    head: Any = model.get_output_embeddings()
+    config = model.config.get_text_config()
+    rows = torch.tensor([yes_id, no_id], device=hidden_last.device)
+    logits = hidden_last.float() @ head.weight[rows].float().T
+    if getattr(head, "bias", None) is not None:
+        logits = logits + head.bias[rows].float()
+    if (scale := getattr(config, "logit_scale", None)) is not None:
+        logits = logits * scale
+    if (divisor := getattr(config, "logits_scaling", None)) is not None:
+        logits = logits / divisor
+    if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
+        logits = torch.tanh(logits / cap) * cap
+    return logits[:, 0] - logits[:, 1]
+
+
+class Scorer:
+    """Margins of items under one model, one prompt and one method.
+
+    `method` is `mis`, `prefix_cache` or `independent` (`auto` is `mis`). `precision` is what the model was loaded
+    in: fp32 or bf16. `forwards` counts forward passes. Raises ModelRefused when the method cannot score this model
+    exactly; `self_check` proves what a config does not tell. One scorer serves one thread at a time.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: "PreTrainedTokenizerFast",
+        prompt: Prompt,
+        method: str = "mis",
+        items_per_round: int = 200,
+        precision: str = "fp32",
+        max_round_tokens: int = 8192,
+    ) -> None:
+        method = "mis" if method == "auto" else method
+        if method not in METHODS:
+            raise ModelRefused(f"[scoring] method = {method!r} is not known; use auto, {', '.join(METHODS)}")
+        if problem := module_refusal(model, method):
+            raise ModelRefused(problem)
+        if model.dtype != DTYPES[precision]:
+            raise LabelerError(f"the model was loaded in {model.dtype}, the scorer is asked for {precision}")
+        self.model, self.tokenizer, self.prompt = model.eval(), tokenizer, prompt
+        self.method, self.precision = method, precision
+        self.items_per_round, self.max_round_tokens = items_per_round, max_round_tokens
+        self.forwards = 0
+        self._attention = SPLIT if method == "mis" else stock_attention(model.config)
+        self._score: Callable[[list[int], list[list[int]]], torch.Tensor] = {
+            "mis": self._packed,
+            "prefix_cache": self._over_cache,
+            "independent": self._alone,
+        }[method]
+        text = model.config.get_text_config()
+        embeddings: Any = model.get_input_embeddings()
+        self._vocabulary = int(embeddings.num_embeddings)
+        self._longest = min(int(getattr(text, "max_position_embeddings", None) or _UNLIMITED), self._proven_length())
+
+    def __repr__(self) -> str:
+        return f"Scorer({self.model.config.model_type}, {self.method}, {self.precision}, {self.model.device})"
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        prompt_spec: PromptSpec,
+        precision: str = "auto",
+        device: str = "auto",
+        method: str = "auto",
+        items_per_round: int = 200,
+        max_round_tokens: int = 8192,
+        self_check: bool = True,
+    ) -> "Scorer":
+        """Model, tokenizer and prompt from one directory, self-checked.
+
+        Raises PromptError, ModelRefused or LabelerError, each naming what does not fit.
+        """
+        device = resolve_device(device)
+        precision = resolve_precision(precision, device)
+        tokenizer = load_tokenizer(path)
+        prompt = Prompt(prompt_spec, tokenizer)
+        model = load_model(path, precision, device, SPLIT if method in ("auto", "mis") else "stock")
+        scorer = cls(model, tokenizer, prompt, method, items_per_round, precision, max_round_tokens)
+        if self_check:
+            scorer.self_check()
+        return scorer
+
+    def self_check(self) -> float:
+        """Score known prompts packed, reordered and alone; the largest difference of margins on success.
+
+        Raises ModelRefused when this method does not give this model's margins, LabelerError when the margins do
+        not vary or the prompt's tokens are not what they should be.
+        """
+        from semlabel.self_check import check
+
+        return check(self)
+
+    def margins(self, query: Sequence[int], items: Sequence[Sequence[int]]) -> np.ndarray:
+        """Margins (len(items),) float32 in the order of `items`, scored in as many rounds as the limits ask for.
+
+        An empty item is scored at the query's last token. Raises PromptError for an empty item after an empty
+        query, a prompt longer than the model or its checked window allows, or ids outside the vocabulary;
+        RuntimeError while the model is in training mode; LabelerError when a margin is not a finite number.
+        """
+        if self.model.training:
+            raise RuntimeError("the model is in training mode: call model.eval() before scoring")
+        if not items:
+            return np.empty(0, dtype=np.float32)
+        prefix, rest = list(query), [list(item) for item in items]
+        self._validate(prefix, rest)
+        parts = []
+        with torch.inference_mode(), using_attention(self.model, self._attention):
+            for members in rounds(rest, self.items_per_round, self.max_round_tokens, len(prefix)):
+                parts.append(self._score(prefix, rest[members.start : members.stop]).cpu())
+        margins: np.ndarray = torch.cat(parts).numpy()
+        if not np.isfinite(margins).all():
+            raise LabelerError(f"{int((~np.isfinite(margins)).sum())} margins are not finite; the weights are broken")
+        return margins
+
+    def plain_margin(self, prompt_ids: Sequence[int]) -> float:
+        """The margin of one whole prompt by the untouched model, its own head included: what all methods must give."""
+        arguments: dict[str, Any] = {"logits_to_keep": 1} if self._takes("logits_to_keep", self.model) else {}
+        with torch.inference_mode(), using_attention(self.model, stock_attention(self.model.config)):
+            self._restore_frequencies()
+            logits = self.model(input_ids=self._tensor([list(prompt_ids)]), use_cache=False, **arguments).logits
+        last = logits[0, -1].float()
+        return float(last[self.prompt.yes_id] - last[self.prompt.no_id])
+
+    def _proven_length(self) -> int:
+        """Tokens up to which the packed attention's windows cannot bite, or are made to bite in the self-check."""
+        from semlabel.self_check import longest_query
+
+        window = smallest_window(self.model.config) if self.method == "mis" else None
+        return _UNLIMITED if window is None or longest_query(self) > window else window
+
+    def _validate(self, query: list[int], items: list[list[int]]) -> None:
+        longest = len(query) + max(map(len, items))
+        if longest > self._longest:
+            raise PromptError(f"a prompt of {longest} tokens; this model is served with at most {self._longest}")
+        ids = [*query, *(token for item in items for token in item)]
+        if ids and not 0 <= min(ids) <= max(ids) < self._vocabulary:
+            raise PromptError(f"token ids {min(ids)} to {max(ids)} are outside the vocabulary of {self._vocabulary}")
+        if not query and not all(items):
+            raise PromptError("an empty item after an empty query has no token to read a margin from")
+
+    def _packed(self, query: list[int], items: list[list[int]]) -> torch.Tensor:
+        packed = pack(query, items)
+        layout = packed.layout
+        outputs = self._forward(packed.input_ids, layout.positions, mis_layout=layout)
+        if layout.attention_calls != attention_layers(self.model.config):
+            raise ModelRefused(
+                f"{self.model.config.model_type} ran the packed attention {layout.attention_calls} times in "
+                f'{attention_layers(self.model.config)} layers; use method = "prefix_cache"'
+            )
+        return self._read(outputs.last_hidden_state[0, layout.last.to(self.model.device)])
+
+    def _over_cache(self, query: list[int], items: list[list[int]]) -> torch.Tensor:
+        margins = torch.empty(len(items))
+        name = "cache" if self._takes("cache", self.model.base_model) else "past_key_values"
+        base = None
+        if query:
+            outputs = self._forward(torch.tensor([query]), torch.arange(len(query))[None], use_cache=True)
+            base = getattr(outputs, name)
+            margins[:] = self._read(outputs.last_hidden_state[0, -1:])  # stays for the empty items
+        order = sorted((item for item in range(len(items)) if items[item]), key=lambda item: len(items[item]))
+        for start in range(0, len(order), _CACHED_ITEMS_PER_FORWARD):
+            members = order[start : start + _CACHED_ITEMS_PER_FORWARD]
+            width = len(items[members[-1]])
+            # Padding stands right of every token that is read, where causal attention never looks.
+            ids = torch.tensor([items[item] + [0] * (width - len(items[item])) for item in members])
+            positions = (torch.arange(width) + len(query))[None].expand(len(members), -1)
+            arguments = {} if base is None else {name: _repeated(base, len(members)), "use_cache": True}
+            hidden = self._forward(ids, positions, **arguments).last_hidden_state
+            last = torch.tensor([len(items[item]) - 1 for item in members], device=hidden.device)
+            margins[members] = self._read(hidden[torch.arange(len(members), device=hidden.device), last]).cpu()
+        return margins
+
+    def _alone(self, query: list[int], items: list[list[int]]) -> torch.Tensor:
+        margins = torch.empty(len(items))
+        order = sorted(range(len(items)), key=lambda item: len(items[item]))
+        for length, members in groupby(order, key=lambda item: len(items[item])):
+            group = list(members)
+            # Prompts of one length need neither padding nor mask: exact for every kind of layer.
+            size = max(1, _INDEPENDENT_TOKENS_PER_FORWARD // (len(query) + length))
+            for start in range(0, len(group), size):
+                part = group[start : start + size]
+                self._restore_frequencies()
+                ids = torch.tensor([query + items[item] for item in part])
+                positions = torch.arange(ids.shape[1])[None].expand(len(part), -1)
+                margins[part] = self._read(self._forward(ids, positions).last_hidden_state[:, -1]).cpu()
+        return margins
+
+    def _forward(self, ids: torch.Tensor, positions: torch.Tensor, **arguments: Any) -> Any:
+        device = self.model.device
+        self.forwards += 1
+        return self.model.base_model(
+            input_ids=ids.to(device), position_ids=positions.to(device), **({"use_cache": False} | arguments)
+        )
+
+    def _restore_frequencies(self) -> None:
+        """Dynamic-NTK RoPE keeps the frequencies of the longest prompt it has met; one short forward resets them."""
+        if has_stateful_rope(self.model.config):
+            self.model.base_model(input_ids=self._tensor([[self.prompt.yes_id]]), use_cache=False)
+
+    def _read(self, hidden_last: torch.Tensor) -> torch.Tensor:
+        return readout(hidden_last, self.model, self.prompt.yes_id, self.prompt.no_id)
+
+    def _tensor(self, rows: list[list[int]]) -> torch.Tensor:
+        return torch.tensor(rows, device=self.model.device)
+
+    @staticmethod
+    def _takes(name: str, module: torch.nn.Module) -> bool:
+        return name in inspect.signature(module.forward).parameters
+
+
+def _repeated(cache: Any, times: int) -> Any:
+    """A copy of a one-row cache that serves `times` rows, leaving the original as it was."""
+    copied = copy.deepcopy(cache)
+    for layer in copied.layers:
+        if type(layer).__name__ in ("DynamicLayer", "DynamicSlidingWindowLayer") and layer.keys is not None:
+            layer.keys = layer.keys.expand(times, -1, -1, -1)
+            layer.values = layer.values.expand(times, -1, -1, -1)
+        else:
+            layer.batch_repeat_interleave(times)
+    return copied
