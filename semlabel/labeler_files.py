@@ -96,7 +96,8 @@ def write_labeler(
 
     `threshold_result` has `threshold` (or None), `policy` and `word`; `calibration` has `a` and `b`, or is a mapping
     with `platt_a` and `platt_b`. `evidence` and `training` are added to the checkpoint's. A labeler that is already
-    there is verified and left alone. Raises LabelerError for a damaged checkpoint and where no known pair is stored.
+    there is left alone, or replaced when it is damaged. Raises LabelerError for a damaged checkpoint and where no
+    known pair is stored.
     """
     checkpoint = verify(checkpoint_dir)
     manifest = checkpoint.with_fields(
@@ -112,8 +113,7 @@ def write_labeler(
     if not manifest.known_pairs:
         raise LabelerError(f"{checkpoint_dir}: no known pairs; a labeler needs a few to prove itself when loaded")
     target = labelers_dir / manifest.digest
-    if target.exists():
-        verify(target)
+    if target.exists() and _is_whole(target):
         return manifest.digest, target
     with _staged(target) as staging:
         for name in manifest.files:
@@ -162,6 +162,14 @@ def switch_current(labelers_dir: Path, digest: str) -> Path:
     fresh.replace(link)
     _sync(labelers_dir)
     return target
+
+
+def _is_whole(labeler: Path) -> bool:
+    try:
+        verify(labeler)
+    except LabelerError:
+        return False
+    return True
 
 
 def _now() -> str:
