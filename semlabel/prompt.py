@@ -11,7 +11,6 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _SENTINEL = "\ue000the-message\ue001"
-_TEMPLATE_DAY = datetime(2024, 7, 26)  # templates that print today's date would score differently every day
+# A template that prints today's date would score differently every day: it gets the same day every time.
+_SAME_DAY = "{% macro strftime_now(format) %}26 Jul 2024{% endmacro %}"
 _LEAST_ENTITY_TOKENS = 8
 
 
@@ -149,13 +149,14 @@ class Prompt:
 
     def _chat_parts(self, tokenizer: "PreTrainedTokenizerFast") -> tuple[list[int], str, str, list[int]]:
         """Ids before the message's text, the text it is glued to on either side, and the ids after it."""
-        if not tokenizer.chat_template:
+        template = tokenizer.get_chat_template() if tokenizer.chat_template else ""
+        if not template:
             raise PromptError("the tokenizer has no chat template; use [prompt] format = 'readout'")
         rendered: Any = tokenizer.apply_chat_template(
             [{"role": "user", "content": _SENTINEL}],
             tokenize=False,
             add_generation_prompt=True,
-            strftime_now=_TEMPLATE_DAY.strftime,
+            chat_template=_SAME_DAY + template if "strftime_now" in template else template,
         )
         if rendered.count(_SENTINEL) != 1:
             raise PromptError("the chat template does not show the message exactly once; use format = 'readout'")
