@@ -57,7 +57,7 @@ def find_workspace(settings: "Settings", named: Path | None) -> Path:
 
 def read_workspace(workspace: Path) -> CodeLocation:
     """The first Python module of a workspace file. Raises SettingsError for a file of another shape."""
-    import yaml  # type: ignore[import-untyped]
+    import yaml
 
     try:
         document = yaml.safe_load(workspace.read_text(encoding="utf-8"))

@@ -150,7 +150,7 @@ def _preview(settings: "Settings") -> str:
 
 
 def _verified(folder: Path) -> str:
-    from semlabel.publish import verify_version
+    from semlabel.published import verify_version
 
     current = (folder / "current").resolve()
     verify_version(current)

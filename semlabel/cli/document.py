@@ -102,7 +102,7 @@ def _bounds(estimate: Any) -> list[float] | None:
 
 
 def _publication(settings: "Settings") -> dict[str, Any]:
-    from semlabel.publish import current_publication
+    from semlabel.published import current_publication
 
     found = current_publication(settings.paths.published)
     document = {name: (found or {}).get(name) for name in PUBLICATION_FIELDS}
@@ -116,7 +116,7 @@ def _publication(settings: "Settings") -> dict[str, Any]:
 
 
 def _preview(settings: "Settings") -> dict[str, Any]:
-    from semlabel.publish import current_publication
+    from semlabel.published import current_publication
 
     found = current_publication(settings.paths.preview) or {}
     document = {name: found.get(name) for name in PUBLICATION_FIELDS}

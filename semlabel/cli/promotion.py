@@ -85,7 +85,7 @@ def rollback(
 
     \b
     Examples:
-      semlabel rollback 20260301T040512-1f3a --reason "wrong catalog upstream"
+      semlabel rollback 000012-20260301T040512Z --reason "wrong catalog upstream"
       semlabel rollback --resume
     """
     settings = project(config)
@@ -159,13 +159,15 @@ def _refuse_red_gates(manifest: "Manifest", operations: "Operations") -> None:
 
 def _roll_back(settings: "Settings", operations: "Operations", version: str, who: str, reason: str) -> dict[str, Any]:
     from semlabel.labeler_files import find_labeler, switch_current
-    from semlabel.publish import rollback as restore
+    from semlabel.published import VERSIONS, read_manifest, version_names
+    from semlabel.published import rollback as restore
 
-    # Paused first: a night that starts in between must not publish over it.
-    operations.set_publishing_paused(True, reason or f"rolled back to {version} by {who}")
-    restored = restore(settings.paths.published, version)
-    digest = str(restored["labeler_digest"])
-    find_labeler(settings.paths.labelers, digest)
+    folder = settings.paths.published
+    if version in version_names(folder):
+        # Before anything is switched: a table without its labeler would be labeled anew by the next run.
+        find_labeler(settings.paths.labelers, str(read_manifest(folder / VERSIONS / version)["labeler_digest"]))
+    manifest = restore(folder, version, operations, who=who, reason=reason)
+    digest = str(manifest["labeler_digest"])
     switch_current(settings.paths.labelers, digest)
     operations.promote(digest, who, f"rollback to {version}")
     return {"version": version, "labeler_digest": digest, "publishing_paused": True}

@@ -107,7 +107,7 @@ def publication_text(document: Mapping[str, Any], settings: "Settings") -> str:
     else:
         lines.append("Published: nothing yet.")
     if preview["version"] and (preview["published_at"] or "") > (publication["published_at"] or ""):
-        lines.append(f"Preview (limited run, not what others read): {number(preview['rows'])} rows")
+        lines.append(f"Preview (not what others read): {number(preview['rows'])} rows")
         lines += _snippet(settings.paths.preview / "current")
     return "\n".join(lines)
 
