@@ -46,7 +46,7 @@ class Warehouse:
     def __init__(self, connection: "duckdb.DuckDBPyConnection", path: Path, memory_limit: str) -> None:
         """Use `Warehouse.open`."""
         self.connection, self.path = connection, path
-        self._memory_limit = memory_limit
+        self.memory_limit = memory_limit
 
     @classmethod
     def open(
@@ -82,7 +82,7 @@ class Warehouse:
 
     def close(self) -> None:
         """Close the file; closing twice is harmless."""
-        with translated(self.path, self._memory_limit):
+        with translated(self.path, self.memory_limit):
             self.connection.close()
 
     def __enter__(self) -> "Warehouse":
@@ -97,18 +97,18 @@ class Warehouse:
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The rows of a query."""
-        with translated(self.path, self._memory_limit):
+        with translated(self.path, self.memory_limit):
             return self.connection.execute(sql, list(parameters)).fetchall()
 
     def frame(self, sql: str, parameters: Sequence[Any] = ()) -> "pandas.DataFrame":
         """The result of a query as a DataFrame."""
-        with translated(self.path, self._memory_limit):
+        with translated(self.path, self.memory_limit):
             return self.connection.execute(sql, list(parameters)).df()
 
     @contextmanager
     def transaction(self) -> Iterator["duckdb.DuckDBPyConnection"]:
         """One transaction: committed as a whole when the block ends, undone as a whole when it raises."""
-        with translated(self.path, self._memory_limit):
+        with translated(self.path, self.memory_limit):
             self.connection.begin()
             try:
                 yield self.connection

@@ -56,21 +56,26 @@ SCOPED_ENTITIES = """CREATE OR REPLACE VIEW scoped_entities AS
 SELECT * FROM entities
 WHERE (SELECT everything FROM scope) OR entity_id IN (SELECT entity_id FROM prediction_scope)"""
 
-# Scores are cut down to one scorer and to the scoped entities before the unnest, because filters do not pass it; the
-# candidates of a block are unnested beside its margins, which spares a join of every pair with `blocks`.
-PREDICTIONS = """CREATE OR REPLACE VIEW predictions AS
-WITH active AS (SELECT * FROM labelers WHERE labeler_digest = (SELECT labeler_digest FROM active_labeler)),
+
+def predictions_query(entities: str) -> str:
+    """The query of the predictions for a relation of entities (entity_id, text_key, truncated).
+
+    Scores are cut down to one scorer and to these entities before the unnest, because filters do not pass it; the
+    candidates of a block are unnested beside its margins, which spares a join of every pair with `blocks`.
+    """
+    return f"""WITH active AS (SELECT * FROM labelers SEMI JOIN active_labeler USING (labeler_digest)),
 pairs AS (
     SELECT e.entity_id, e.truncated, s.run_id, s.scored_at, unnest(b.candidate_text_keys) AS candidate_text_key,
            unnest(s.margins) AS margin
     FROM (SELECT * FROM scores WHERE scorer_key = (SELECT scorer_key FROM active)) s
     JOIN (SELECT block_id, list(candidate_text_key ORDER BY position) AS candidate_text_keys
           FROM blocks GROUP BY block_id) b ON b.block_id = s.block_id
-    JOIN scoped_entities e ON e.text_key = s.text_key)
+    JOIN {entities} e ON e.text_key = s.text_key)
 SELECT p.entity_id, c.candidate_id, p.margin,
        1 / (1 + exp(-(a.platt_a * CAST(p.margin AS DOUBLE) + a.platt_b))) AS probability,
        CAST(p.margin AS DOUBLE) >= a.threshold AS label, a.threshold, a.labeler_digest, p.scored_at, p.run_id,
        c.certified, p.truncated
 FROM pairs p JOIN catalog c ON c.text_key = p.candidate_text_key CROSS JOIN active a"""
 
-VIEWS = (SCOPED_ENTITIES, PREDICTIONS)
+
+VIEWS = (SCOPED_ENTITIES, f"CREATE OR REPLACE VIEW predictions AS {predictions_query('scoped_entities')}")

@@ -57,10 +57,10 @@ class Project:
     ENTITIES: ClassVar = {"e1": "alpha", "e2": "beta", "e3": "gamma"}
     CATALOG: ClassVar = {f"c{number}": f"candidate {number}" for number in range(5)}
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, scored: bool = False) -> None:
         self.folder = folder
         if not (folder / "ops.sqlite").exists():
-            shutil.copytree(_template(), folder, dirs_exist_ok=True)
+            shutil.copytree(_template(scored), folder, dirs_exist_ok=True)
         self.operations = Operations(folder / "ops.sqlite")
         self.warehouse = Warehouse.open(folder / "warehouse.duckdb", memory_limit="500MB", threads=1)
 
@@ -88,7 +88,7 @@ class Project:
 
 
 @cache
-def _template() -> Path:
+def _template(scored: bool) -> Path:
     """The files of a filled project, made once: copying them is quicker than making them for every test."""
     folder = Path(tempfile.mkdtemp(prefix="semlabel-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -97,4 +97,8 @@ def _template() -> Path:
         warehouse.replace_entities(entities(Project.ENTITIES), "run")
         warehouse.replace_catalog(catalog(Project.CATALOG), "run")
         warehouse.activate_labeler("labeler", "scorer", 0.5, 1.5, -0.25)
+    if scored:
+        project = Project(folder)
+        project.refresh()
+        project.close()
     return folder

@@ -166,7 +166,7 @@ def long_lived(tmp_path_factory):
     project.close()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=12)
 @given(
     texts=st.dictionaries(TEXT, TEXT, min_size=1, max_size=4),
     other=st.dictionaries(TEXT, TEXT, min_size=1, max_size=3),

@@ -1,0 +1,444 @@
+"""Publishing: verify, then switch.
+
+Stages a version beside the published ones (`predictions/` and `labels/` in Parquet, a DuckDB copy, who changed and
+why, the manifest last), proves that it holds exactly the warehouse's rows, asks for the verdicts once more, and only
+then moves `current`. Whatever goes wrong before leaves the current version as it was. Knows nothing of gates: the
+caller's `recheck` decides. Sorting stays inside buckets of entities, so memory does not grow with the table.
+"""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from uuid import uuid4
+
+import semlabel
+from semlabel import changes
+from semlabel.content_hash import MODULUS, content_hash, content_sum
+from semlabel.digests import digest_of, file_digest
+from semlabel.errors import GateBlocked, WarehouseError
+from semlabel.operations import plain
+from semlabel.published import (
+    MANIFEST,
+    STAGING,
+    VERSIONS,
+    clean,
+    confirm,
+    current_publication,
+    fsync_directory,
+    fsync_tree,
+    next_version,
+    purge,
+    read_manifest,
+    rollback,
+    switch,
+    verify_version,
+    write_manifest,
+)
+from semlabel.warehouse import Warehouse
+from semlabel.warehouse_file import limit, translated
+from semlabel.warehouse_schema import predictions_query
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from semlabel.operations import Operations
+
+__all__ = [
+    "Publication",
+    "Snapshot",
+    "current_publication",
+    "publish",
+    "rollback",
+    "snapshot_check",
+    "verify_version",
+]
+
+SCHEMA_VERSION = 1
+# Everything since DuckDB 1.0 can read it; the default of 2.x can be read by 2.x only.
+STORAGE_VERSION = "v1.0.0"
+BUCKET_ROWS = 1_000_000
+_VERDICT = ("gate", "asset", "severity", "verdict", "value", "limit", "subject_digest", "evaluated_at")
+
+
+class PublishSettings(Protocol):
+    """What of `[publish]` matters here."""
+
+    keep: int
+    uncertified_candidates: Any
+
+
+@dataclass(frozen=True)
+class Publication:
+    """The version that is current now; `unchanged` when it already was."""
+
+    version: str
+    path: Path
+    rows: int
+    labels: int
+    content_hash: str
+    unchanged: bool
+
+
+class Snapshot(NamedTuple):
+    """The content of the warehouse beside that of a published version."""
+
+    expected_hash: str
+    found_hash: str
+    expected_rows: int
+    found_rows: int
+
+
+def publish(
+    warehouse: Warehouse,
+    operations: "Operations",
+    settings: PublishSettings,
+    target_dir: Path,
+    labeler_manifest: Mapping[str, Any],
+    verdicts: Sequence[Mapping[str, Any]],
+    run_id: str,
+    preview: bool = False,
+    *,
+    recheck: Callable[[], None],
+) -> Publication:
+    """Publish the warehouse's predictions under `target_dir`, or confirm the current version where nothing changed.
+
+    `recheck` is called right before the switch (or the confirmation) and raises GateBlocked when a verdict no longer
+    stands. A preview goes to a folder of its own: a folder that holds complete versions refuses it. Raises GateBlocked
+    while publishing is paused, for an empty table and for a labeler that the warehouse does not use; WarehouseError
+    when the staged version is not exactly the warehouse's content or the disk fails. In every case the current version
+    stays as it was.
+    """
+    directory = Path(target_dir)
+    with _disk_errors(directory):
+        current = _usable_current(directory)
+        _refuse(warehouse, operations, labeler_manifest, directory, current, preview)
+        (directory / VERSIONS).mkdir(parents=True, exist_ok=True)
+        clean(directory)
+        subject = _subject(warehouse, settings)
+        if current is not None and current["subject_digest"] == subject:
+            recheck()
+            confirm(directory)
+            return _publication(current, Path(current["path"]), unchanged=True)
+        staged = _Stage(warehouse, directory, current, settings, subject)
+        try:
+            manifest = staged.build(labeler_manifest, verdicts, run_id, preview)
+            path = staged.rename()
+            recheck()
+        except BaseException:
+            staged.discard()
+            raise
+        switch(directory, manifest["version"])
+        operations.record_publication(
+            manifest["version"],
+            str(directory),
+            "preview" if preview else "published",
+            labeler_digest=manifest["labeler_digest"],
+            run_id=run_id,
+        )
+        purge(directory, settings.keep)
+    return _publication(manifest, path, unchanged=False)
+
+
+def snapshot_check(path: Path, warehouse: Warehouse) -> Snapshot:
+    """Compare the Parquet files of a version with what the warehouse would publish now, pair by pair."""
+    manifest = read_manifest(path)
+    expected, rows = content_sum(warehouse.rows, _relation("predictions", manifest["uncertified_candidates"]))
+    with _reader(warehouse) as connection:
+        found, found_rows = content_sum(lambda sql: connection.execute(sql).fetchall(), _parquet(path, "predictions"))
+    return Snapshot(content_hash(expected, rows), content_hash(found, found_rows), rows, found_rows)
+
+
+def _refuse(
+    warehouse: Warehouse,
+    operations: "Operations",
+    labeler_manifest: Mapping[str, Any],
+    directory: Path,
+    current: Mapping[str, Any] | None,
+    preview: bool,
+) -> None:
+    paused = operations.publishing_paused()
+    if paused is not None and not preview:
+        raise GateBlocked(
+            f"publishing is paused ({paused or 'no reason given'}): resume it before the next publication"
+        )
+    if current is not None and bool(current["preview"]) != preview:
+        held = "previews" if current["preview"] else "complete versions"
+        raise GateBlocked(f"{directory} holds {held}: publish {'a preview' if preview else 'this version'} elsewhere")
+    active = warehouse.active_labeler()
+    if active is None or active["labeler_digest"] != labeler_manifest["digest"]:
+        used = active["labeler_digest"][:12] if active else "none"
+        raise GateBlocked(
+            f"the predictions are of labeler {used} and not of {labeler_manifest['digest'][:12]}: make them again"
+        )
+    if warehouse.predictions_count() == 0:
+        raise GateBlocked("there are no predictions to publish: look for an empty source, then score")
+
+
+def _subject(warehouse: Warehouse, settings: PublishSettings) -> str:
+    """What a version depends on; as long as it stays the same there is nothing new to publish."""
+    return digest_of([SCHEMA_VERSION, warehouse.predictions_digest(), settings.uncertified_candidates])
+
+
+def _usable_current(directory: Path) -> dict[str, Any] | None:
+    """The current version if it is whole. A damaged one is not confirmed, and no changes can be told against it."""
+    try:
+        current = current_publication(directory)
+        if current is not None:
+            verify_version(Path(current["path"]))
+    except WarehouseError:
+        return None
+    return current
+
+
+class _Stage:
+    """One version in the making: a folder that no reader looks into until it is renamed."""
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        directory: Path,
+        previous: Mapping[str, Any] | None,
+        settings: PublishSettings,
+        subject: str,
+    ) -> None:
+        self.warehouse, self.directory, self.previous, self.subject = warehouse, directory, previous, subject
+        self.started, self.clock = datetime.now(UTC), time.perf_counter()
+        self.version = next_version(directory, self.started)
+        self.policy = settings.uncertified_candidates
+        self.path = directory / VERSIONS / f"{STAGING}{uuid4().hex}"
+        self.buckets = _bucket_count(warehouse.predictions_count())
+
+    def build(
+        self,
+        labeler_manifest: Mapping[str, Any],
+        verdicts: Sequence[Mapping[str, Any]],
+        run_id: str,
+        preview: bool,
+    ) -> dict[str, Any]:
+        """Write and verify every file, the manifest last, and make them durable. Returns the manifest."""
+        for folder in ("predictions", "labels"):
+            (self.path / folder).mkdir(parents=True)
+        total, rows, labels = self._write_tables(labeler_manifest)
+        summary = changes.summary(self.warehouse.connection)
+        counts = self._verified_copy(total, rows, labels)
+        for table in ("changes", "publication_entities", "bucket", "published_entities"):
+            self.warehouse.rows(f"DROP TABLE IF EXISTS {table}")
+        manifest = plain(
+            {
+                "schema_version": SCHEMA_VERSION,
+                "semlabel_version": semlabel.__version__,
+                "version": self.version,
+                "previous_version": self.previous["version"] if self.previous else None,
+                "preview": preview,
+                "published_at": _iso(datetime.now(UTC)),
+                "run_id": run_id,
+                "rows": rows,
+                "labels": labels,
+                **counts,
+                "buckets": self.buckets,
+                "content_hash": content_hash(total, rows),
+                "subject_digest": self.subject,
+                "uncertified_candidates": self.policy,
+                "scope": self.warehouse.scope(),
+                "labeler_digest": labeler_manifest["digest"],
+                "scorer_digest": labeler_manifest["scorer_digest"],
+                "base_model": labeler_manifest.get("base_model"),
+                "threshold": labeler_manifest.get("threshold"),
+                "verdicts": [{name: row.get(name) for name in _VERDICT} for row in verdicts],
+                "changes": summary,
+                **self._sources(),
+                "seconds": round(time.perf_counter() - self.clock, 3),
+                "files": _files(self.path),
+            }
+        )
+        write_manifest(self.path, manifest)
+        for file in self.path.rglob("*"):
+            if file.is_file():
+                file.chmod(0o444)
+        fsync_tree(self.path)
+        return manifest
+
+    def rename(self) -> Path:
+        """Give the version its name; it is complete now, but nobody's current one."""
+        final = self.directory / VERSIONS / self.version
+        self.path.rename(final)
+        self.path = final
+        fsync_directory(final.parent)
+        return final.absolute()
+
+    def discard(self) -> None:
+        """Remove what was staged."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _write_tables(self, labeler_manifest: Mapping[str, Any]) -> tuple[int, int, int]:
+        """Write predictions, labels, changes, entities and catalog; returns content sum, rows and positives."""
+        run = self.warehouse.rows
+        run(
+            f"CREATE OR REPLACE TEMP TABLE publication_entities AS SELECT * EXCLUDE (text), "
+            f"md5_number_lower(entity_id) % {self.buckets} AS bucket FROM scoped_entities"
+        )
+        run(
+            "CREATE OR REPLACE TEMP TABLE published_entities "
+            "(entity_id VARCHAR, text_id VARCHAR, truncated BOOLEAN, pairs BIGINT, labels BIGINT)"
+        )
+        run(changes.CREATE)
+        total = rows = labels = 0
+        for bucket in range(self.buckets):
+            here = f"(SELECT * FROM publication_entities WHERE bucket = {bucket})"
+            query = _relation(f"({predictions_query(here)})", self.policy)
+            run(f"CREATE OR REPLACE TEMP TABLE bucket AS SELECT * FROM {query} ORDER BY entity_id, candidate_id")
+            name = f"bucket-{bucket:04d}.parquet"
+            self._copy("SELECT * FROM bucket", f"predictions/{name}")
+            ((positives,),) = self._copy("SELECT * FROM bucket WHERE label", f"labels/{name}")
+            run(
+                "INSERT INTO published_entities SELECT e.entity_id, any_value(e.text_id), any_value(e.truncated), "
+                "count(b.entity_id), count(b.entity_id) FILTER (WHERE b.label) "
+                f"FROM {here} e LEFT JOIN bucket b ON b.entity_id = e.entity_id GROUP BY e.entity_id"
+            )
+            self._note_changes(bucket, labeler_manifest)
+            part, count = content_sum(run, "bucket")
+            total, rows, labels = (total + part) % MODULUS, rows + count, labels + positives
+        self._copy("SELECT * FROM changes", "changes.parquet")
+        self._copy("SELECT * FROM published_entities ORDER BY entity_id", "entities.parquet")
+        columns = 'candidate_id, text, text_id, "group", certified, position'
+        self._copy(f"SELECT {columns} FROM catalog ORDER BY position", "catalog.parquet")
+        return total, rows, labels
+
+    def _note_changes(self, bucket: int, labeler_manifest: Mapping[str, Any]) -> None:
+        if self.previous is None:
+            return
+        before = Path(self.previous["path"])
+        changes.add_changes(
+            self.warehouse.connection,
+            _bucket_before(self.previous, bucket, self.buckets),
+            "bucket",
+            version=self.version,
+            old_facts=(_parquet(before, "entities.parquet"), _parquet(before, "catalog.parquet")),
+            scorer_changed=self.previous["scorer_digest"] != labeler_manifest["scorer_digest"],
+            threshold_changed=self.previous["threshold"] != labeler_manifest.get("threshold"),
+        )
+
+    def _copy(self, query: str, name: str) -> list[tuple[Any, ...]]:
+        target = _literal(str(self.path / name))
+        return self.warehouse.rows(f"COPY ({query}) TO {target} (FORMAT parquet, COMPRESSION zstd)")
+
+    def _verified_copy(self, total: int, rows: int, labels: int) -> dict[str, int]:
+        """Make `predictions.duckdb` of the files and prove that both hold exactly the expected rows."""
+        files = {name: _parquet(self.path, name) for name in ("predictions", "labels", "entities.parquet")}
+        with _reader(self.warehouse) as connection:
+
+            def run(sql: str) -> list[tuple[Any, ...]]:
+                return connection.execute(sql).fetchall()
+
+            database = _literal(str(self.path / "predictions.duckdb"))
+            run(f"ATTACH {database} AS copy (STORAGE_VERSION '{STORAGE_VERSION}')")
+            run(f"CREATE TABLE copy.predictions AS SELECT * FROM {files['predictions']}")
+            run("CREATE VIEW copy.labels AS SELECT * FROM predictions WHERE label")
+            for name in ("entities", "catalog"):
+                run(f"CREATE TABLE copy.{name} AS SELECT * FROM {_parquet(self.path, f'{name}.parquet')}")
+            run("USE copy")
+            found = {
+                "predictions/": content_sum(run, files["predictions"]),
+                "predictions.duckdb": content_sum(run, "copy.predictions"),
+            }
+            ((found_labels,),) = run(f"SELECT count(*) FROM {files['labels']} WHERE label")
+            ((entities, candidates, uncertified),) = run(
+                "SELECT (SELECT count(*) FROM copy.entities WHERE pairs > 0), count(DISTINCT candidate_id), "
+                "count(*) FILTER (WHERE NOT certified) FROM copy.predictions"
+            )
+            run("USE memory")
+            run("DETACH copy")
+        wrong = [name for name, content in found.items() if content != (total, rows)]
+        if wrong or found_labels != labels:
+            name = (wrong or ["labels/"])[0]
+            raise WarehouseError(f"{self.path}: {name} does not hold the warehouse's rows: check the disk, run again")
+        return {"entities": entities, "candidates": candidates, "uncertified_rows": uncertified}
+
+    def _sources(self) -> dict[str, Any]:
+        """The content digests of the tables behind the rows, and how old what they say may be."""
+        tables = {name: self.warehouse.content(name) for name in ("entities", "catalog")}
+        known = {name: content for name, content in tables.items() if content is not None}
+        checked = [content["checked_at"] for content in known.values()]
+        names = ("digest", "source_digest", "rows")
+        return {
+            "sources": {name: {key: content[key] for key in names} for name, content in known.items()},
+            "as_of": _iso(min(checked).replace(tzinfo=UTC)) if checked else None,
+        }
+
+
+def _publication(manifest: Mapping[str, Any], path: Path, unchanged: bool) -> Publication:
+    return Publication(
+        version=manifest["version"],
+        path=path,
+        rows=manifest["rows"],
+        labels=manifest["labels"],
+        content_hash=manifest["content_hash"],
+        unchanged=unchanged,
+    )
+
+
+def _relation(relation: str, policy: str) -> str:
+    return f"(SELECT * FROM {relation} WHERE certified)" if policy == "withhold" else relation
+
+
+def _bucket_before(previous: Mapping[str, Any], bucket: int, buckets: int) -> str:
+    """The previous version's rows of the entities that are in `bucket` of now `buckets`."""
+    # Bucket counts are powers of two, so a bucket of one count lies within one bucket of a smaller count.
+    theirs = int(previous["buckets"])
+    numbers = range(bucket % theirs, theirs, buckets)
+    files = [Path(previous["path"]) / "predictions" / f"bucket-{number:04d}.parquet" for number in numbers]
+    relation = f"read_parquet([{', '.join(_literal(str(file)) for file in files)}])"
+    if theirs < buckets:
+        return f"(SELECT * FROM {relation} WHERE md5_number_lower(entity_id) % {buckets} = {bucket})"
+    return relation
+
+
+def _bucket_count(rows: int) -> int:
+    count = 1
+    while rows > count * BUCKET_ROWS:
+        count *= 2
+    return count
+
+
+def _files(path: Path) -> dict[str, dict[str, Any]]:
+    """Size and sha256 of every file below `path`, by relative name."""
+    files = sorted(file for file in path.rglob("*") if file.is_file() and file.name != MANIFEST)
+    return {str(file.relative_to(path)): {"bytes": file.stat().st_size, "sha256": file_digest(file)} for file in files}
+
+
+@contextmanager
+def _reader(warehouse: Warehouse) -> "Iterator[duckdb.DuckDBPyConnection]":
+    """A connection of its own for published files, under the limits of the warehouse."""
+    import duckdb
+
+    with translated(warehouse.path, warehouse.memory_limit), duckdb.connect(":memory:") as connection:
+        limit(connection, warehouse.memory_limit, 0, warehouse.path.parent / "spill")
+        yield connection
+
+
+@contextmanager
+def _disk_errors(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise WarehouseError(
+            f"{directory}: not published ({error}): make the folder writable and free some disk space"
+        ) from error
+
+
+def _parquet(path: Path, name: str) -> str:
+    files = path / name if name.endswith(".parquet") else path / name / "*.parquet"
+    return f"read_parquet({_literal(str(files))})"
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _iso(moment: datetime) -> str:
+    return moment.isoformat(timespec="microseconds")

@@ -1,0 +1,229 @@
+"""A folder of published versions, as readers and rollbacks see it: which one is current, and whether it is whole.
+
+Knows manifests, digests and the one symlink; deliberately knows nothing of the warehouse or of how a version is made.
+The folder holds `versions/NAME/` (never changed once it has that name), `current`, a relative symlink to one of them,
+and `history.json`, which says since and until when each was current and when the current one was last confirmed.
+"""
+
+import json
+import os
+import re
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from semlabel.digests import digest_of, file_digest
+from semlabel.errors import WarehouseError
+
+if TYPE_CHECKING:
+    from semlabel.operations import Operations
+
+VERSIONS, CURRENT, MANIFEST, HISTORY = "versions", "current", "manifest.json", "history.json"
+STAGING, DELETING = ".staging-", ".deleting-"
+_VERSION = re.compile(r"^\d{6,}-\d{8}T\d{6}Z$")
+# A reader that resolved `current` keeps reading that version: it must outlive any query started before the switch.
+SUPERSEDED_FOR = timedelta(hours=24)
+
+
+def current_publication(directory: Path) -> dict[str, Any] | None:
+    """The manifest of the current version with its `path` and `checked_at`, or None before a first publication.
+
+    Raises WarehouseError when `current` points at something that is no version.
+    """
+    version = current_version(directory)
+    if version is None:
+        return None
+    path = directory / VERSIONS / version
+    manifest = read_manifest(path)
+    checked_at = _history(directory).get("checked_at") or manifest["published_at"]
+    return manifest | {"path": str(path.absolute()), "checked_at": checked_at}
+
+
+def current_version(directory: Path) -> str | None:
+    """The name of the current version, or None."""
+    link = directory / CURRENT
+    if not link.is_symlink():
+        return None
+    return link.readlink().name
+
+
+def version_names(directory: Path) -> list[str]:
+    """Every version in the folder, oldest first."""
+    folder = directory / VERSIONS
+    return sorted(path.name for path in folder.iterdir() if _VERSION.match(path.name)) if folder.exists() else []
+
+
+def next_version(directory: Path, now: datetime) -> str:
+    """A name that sorts after every other one: a running number, then the time for people."""
+    numbers = [int(name.partition("-")[0]) for name in version_names(directory)]
+    return f"{max(numbers, default=0) + 1:06d}-{now:%Y%m%dT%H%M%SZ}"
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a version. Raises WarehouseError when it is missing, unreadable or edited."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        told = manifest["manifest_digest"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise WarehouseError(
+            f"{path}: no readable {MANIFEST} ({type(error).__name__}): roll back to a whole version"
+        ) from error
+    if told != manifest_digest(manifest):
+        raise WarehouseError(f"{path / MANIFEST}: edited since it was written: roll back to a whole version")
+    return manifest
+
+
+def write_manifest(path: Path, manifest: dict[str, Any]) -> None:
+    """Write the manifest with its own digest; it is the last file of a version."""
+    text = json.dumps(
+        manifest | {"manifest_digest": manifest_digest(manifest)}, indent=1, sort_keys=True, allow_nan=False
+    )
+    (path / MANIFEST).write_text(text + "\n", encoding="utf-8")
+
+
+def manifest_digest(manifest: dict[str, Any]) -> str:
+    """The digest of everything a manifest says but its own digest."""
+    return digest_of({name: value for name, value in manifest.items() if name != "manifest_digest"})
+
+
+def verify_version(path: Path) -> dict[str, Any]:
+    """The manifest of a version all of whose files are there, with the size and sha256 it tells.
+
+    Raises WarehouseError naming the first file that is missing, changed or was never part of it.
+    """
+    manifest = read_manifest(path)
+    files = manifest["files"]
+    found = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()} - {MANIFEST}
+    for name in sorted(found ^ set(files)):
+        what = "is missing" if name in files else "does not belong to it"
+        raise WarehouseError(f"{path}: {name} {what}: roll back to a whole version")
+    for name, told in sorted(files.items()):
+        file = path / name
+        if file.stat().st_size != told["bytes"] or file_digest(file) != told["sha256"]:
+            raise WarehouseError(f"{path}: {name} has changed since it was published: roll back to a whole version")
+    return manifest
+
+
+def rollback(
+    directory: Path, version: str, operations: "Operations | None" = None, who: str = "", reason: str = ""
+) -> dict[str, Any]:
+    """Make an earlier version current again and return its manifest; with `operations`, pause publishing first.
+
+    Raises WarehouseError when there is no such version or it is not whole; then nothing is changed.
+    """
+    if version not in version_names(directory):
+        known = ", ".join(version_names(directory)) or "none"
+        raise WarehouseError(f"{directory}: there is no version {version!r}; kept are: {known}")
+    manifest = verify_version(directory / VERSIONS / version)
+    if operations is not None:
+        operations.set_publishing_paused(True, reason or f"rolled back to {version}")
+    switch(directory, version)
+    if operations is not None:
+        operations.record_publication(
+            version,
+            str(directory),
+            "rollback",
+            labeler_digest=manifest["labeler_digest"],
+            who=who,
+            reason=reason,
+        )
+    return manifest
+
+
+def switch(directory: Path, version: str) -> None:
+    """Point `current` at a version, in one step that readers cannot see the middle of."""
+    temporary = directory / f".{CURRENT}-{uuid4().hex}"
+    temporary.symlink_to(Path(VERSIONS) / version)
+    temporary.replace(directory / CURRENT)
+    fsync_directory(directory)
+    confirm(directory)
+
+
+def confirm(directory: Path) -> None:
+    """Note in `history.json` that the current version holds at this moment, and that the ones before it do not."""
+    history, now, current = _history(directory), _iso(_now()), current_version(directory)
+    entries = history.get("versions", [])
+    for entry in entries:
+        if entry["until"] is None and entry["version"] != current:
+            entry["until"] = now
+    if current is not None and not any(e["version"] == current and e["until"] is None for e in entries):
+        entries.append({"version": current, "since": now, "until": None})
+    kept = set(version_names(directory))
+    entries = [entry for entry in entries if entry["version"] in kept]
+    _write_history(directory, {"checked_at": now, "versions": entries})
+
+
+def clean(directory: Path) -> None:
+    """Remove what a killed process left half made or half deleted."""
+    for prefix in (STAGING, DELETING):
+        for path in (directory / VERSIONS).glob(f"{prefix}*"):
+            shutil.rmtree(path)
+    for path in directory.glob(f".{CURRENT}-*"):
+        path.unlink()
+
+
+def purge(directory: Path, keep: int) -> list[str]:
+    """Delete versions beyond the newest `keep` that have not been current for 24 hours; returns their names."""
+    current, now = current_version(directory), _now()
+    names = version_names(directory)
+    beyond = [name for name in names[: max(0, len(names) - max(1, keep))] if name != current]
+    gone = [name for name in beyond if now - _superseded_at(directory, name) >= SUPERSEDED_FOR]
+    for name in gone:
+        doomed = directory / VERSIONS / f"{DELETING}{name}"
+        (directory / VERSIONS / name).rename(doomed)
+        shutil.rmtree(doomed)
+    return gone
+
+
+def fsync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def fsync_tree(path: Path) -> None:
+    """Make every file and directory below `path` durable."""
+    for folder, _, files in os.walk(path):
+        for name in files:
+            with (Path(folder) / name).open("rb") as stream:
+                os.fsync(stream.fileno())
+        fsync_directory(Path(folder))
+
+
+def _superseded_at(directory: Path, version: str) -> datetime:
+    """When a version stopped being current; for one that never was, when it was made."""
+    ends = [entry["until"] for entry in _history(directory).get("versions", []) if entry["version"] == version]
+    if ends and ends[-1]:
+        return datetime.fromisoformat(ends[-1])
+    return datetime.fromtimestamp((directory / VERSIONS / version).stat().st_mtime, UTC)
+
+
+def _history(directory: Path) -> dict[str, Any]:
+    path = directory / HISTORY
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except ValueError:
+        # It only delays deletions and dates the last check, so a damaged one is begun anew and blocks nobody.
+        return {}
+
+
+def _write_history(directory: Path, history: dict[str, Any]) -> None:
+    temporary = directory / f".{HISTORY}-{uuid4().hex}"
+    with temporary.open("w", encoding="utf-8") as stream:
+        json.dump(history, stream, indent=1)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(directory / HISTORY)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _iso(moment: datetime) -> str:
+    return moment.isoformat(timespec="microseconds")
