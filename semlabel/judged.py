@@ -1,0 +1,86 @@
+"""Judged pairs of one split, counted per entity at a cut, and the error bound that follows.
+
+Knows nothing of policies, walks or where pairs come from. A pair is flagged when its margin reaches the cut.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from semlabel.bounds import Bound, error_bound
+from semlabel.levels import Levels, entity_levels
+
+FloatArray = NDArray[np.float64]
+Limit = Literal["precision", "fpr", "fnr"]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Judged pairs of one split: `entity` (pairs,) codes 0..entities-1, `labels` (pairs,), `margins` (pairs,)."""
+
+    entity: NDArray[np.intp]
+    labels: NDArray[np.bool_]
+    margins: FloatArray
+    entities: int
+    levels: Levels | None = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, entity_ids: Sequence[Any] | ArrayLike, labels: ArrayLike, margins: ArrayLike) -> "Judged":
+        """Build from three equally long columns; raises ValueError for other lengths or margins not finite."""
+        label, margin = np.asarray(labels, dtype=bool), np.asarray(margins, dtype=np.float64)
+        ids = np.asarray(entity_ids)
+        if not label.shape == margin.shape == ids.shape or label.ndim != 1:
+            raise ValueError(f"{ids.shape} entity ids, {label.shape} labels, {margin.shape} margins: not one per pair")
+        if not np.isfinite(margin).all():
+            raise ValueError(f"{int((~np.isfinite(margin)).sum())} margins are not finite numbers")
+        unique, code = np.unique(ids, return_inverse=True)
+        return cls(code, label, margin, len(unique), entity_levels(code, label, margin))
+
+    @classmethod
+    def of_table(cls, table: Any) -> "Judged":
+        """Build from a table (mapping or DataFrame) with columns `entity_id`, `label` and `margin`."""
+        return cls.of(table["entity_id"], table["label"], table["margin"])
+
+    def counts(self, cut: float) -> dict[str, FloatArray]:
+        """Per entity (entities,): `flagged`, `tp`, `positives`, `negatives` at margin >= cut."""
+        flagged = self.margins >= cut
+        return {
+            "flagged": self._count(flagged),
+            "tp": self._count(flagged & self.labels),
+            "positives": self._count(self.labels),
+            "negatives": self._count(~self.labels),
+        }
+
+    def points(self, cuts: FloatArray, limit: Limit) -> FloatArray:
+        """Point estimates (cuts,) of one error ratio: 1 - precision, fpr or fnr; NaN where nothing was judged."""
+        positives = np.sort(self.margins[self.labels])
+        negatives = np.sort(self.margins[~self.labels])
+        tp = positives.size - np.searchsorted(positives, cuts)
+        fp = negatives.size - np.searchsorted(negatives, cuts)
+        wrong, total = {
+            "precision": (fp, tp + fp),
+            "fpr": (fp, np.full(fp.shape, negatives.size)),
+            "fnr": (positives.size - tp, np.full(tp.shape, positives.size)),
+        }[limit]
+        return np.where(total > 0, wrong / np.maximum(total, 1), np.nan)
+
+    def _count(self, chosen: NDArray[np.bool_]) -> FloatArray:
+        return np.bincount(self.entity[chosen], minlength=self.entities).astype(np.float64)
+
+
+def limit_bound(judged: Judged, cut: float, limit: Limit, confidence: float) -> Bound:
+    """Point and upper bound of one error ratio at `cut`: 1 - precision, fpr or fnr."""
+    counts = judged.counts(cut)
+    false_positives, misses = counts["flagged"] - counts["tp"], counts["positives"] - counts["tp"]
+    levels, at = judged.levels, np.array([cut])
+    if limit == "fnr":
+        missed = (float(levels.extra_false_negatives(at)[0]), 0.0) if levels else None
+        return error_bound(misses, counts["positives"], confidence, missed)
+    extra = float(levels.extra_false_positives(at)[0]) if levels else 0.0
+    if limit == "fpr":
+        reach = float(counts["flagged"].max(initial=0.0))
+        return error_bound(false_positives, counts["negatives"], confidence, (extra, 0.0) if levels else None, reach)
+    return error_bound(false_positives, counts["flagged"], confidence, (extra, extra) if levels else None)
