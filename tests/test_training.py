@@ -236,7 +236,7 @@ def test_a_finished_training_is_not_done_again_and_leaves_only_its_model(tmp_pat
 def test_a_changed_training_never_answers_with_the_old_model(change, tmp_path):
     base = save_tiny(tmp_path / "base")
     prompt = tiny_prompt()
-    rounds, settings, out = uneven_rounds(prompt), Training(), tmp_path / "out"
+    rounds, settings, out = uneven_rounds(prompt, (2, 1)), Training(), tmp_path / "out"
     first = train(base, prompt, rounds, settings, out, device="cpu")
     before = weights_of(first.model_dir)
     match change:
@@ -272,9 +272,9 @@ def test_lora_brings_no_dropout(tmp_path):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"learning_rate": 1e-2, "epochs": 25.0},
-        {"method": "lora", "learning_rate": 2e-2, "epochs": 40.0},
-        {"learning_rate": 1e-2, "epochs": 25.0, "precision": "bf16"},
+        {"learning_rate": 2e-2, "epochs": 8.0},
+        {"method": "lora", "learning_rate": 2e-2, "epochs": 25.0},
+        {"learning_rate": 2e-2, "epochs": 8.0, "precision": "bf16"},
     ],
 )
 def test_a_toy_problem_is_learned_and_the_saved_model_has_learned_it(settings, tmp_path):
