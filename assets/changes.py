@@ -1,0 +1,70 @@
+"""What publishing the present predictions would change against the version that readers see now.
+
+Knows both tables and compares them in SQL. Knows nothing of limits. Rows of a limited scope replace nothing, so they
+are compared with nothing.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from resources.project import Step
+
+if TYPE_CHECKING:
+    from semlabel.warehouse import Warehouse
+
+_COMMON_LABELS = 20
+
+
+@dataclass(frozen=True)
+class Change:
+    """Rows now and before, the share of the old ones that are gone, and per candidate what turned over.
+
+    `candidate_flips`: candidate_id, yes_either (rows YES before or now), flipped. `rates`: name, before, now (shares
+    of YES): over everything, and for common candidates over the entities that both versions have.
+    """
+
+    rows: int
+    previous_rows: int = 0
+    removed_fraction: float = 0.0
+    candidate_flips: list[dict[str, Any]] = field(default_factory=list)
+    rates: list[dict[str, Any]] = field(default_factory=list)
+
+
+def is_preview(warehouse: "Warehouse") -> bool:
+    """Whether the rows are of a limited scope, whoever set it: those never become the current version."""
+    return str(warehouse.scope()["description"]).startswith("limited")
+
+
+def against_publication(step: Step, warehouse: "Warehouse") -> Change:
+    """Compare the predictions with the current publication."""
+    from semlabel.publish import current_publication
+
+    ((rows, yes),) = warehouse.rows("SELECT count(*), count(*) FILTER (WHERE label) FROM predictions")
+    now = yes / rows if rows else 0.0
+    published = None if is_preview(warehouse) else current_publication(step.settings.paths.published)
+    if published is None:
+        return Change(rows, rates=[{"name": "all candidates", "before": None, "now": now}] if rows else [])
+    files = str(Path(str(published["path"])) / "predictions" / "*.parquet").replace("'", "''")
+    before = f"(SELECT entity_id, candidate_id, label FROM read_parquet('{files}'))"
+    ((previous, previous_yes, removed),) = warehouse.rows(
+        f"""SELECT count(*), count(*) FILTER (WHERE label),
+                   count(*) FILTER (WHERE NOT EXISTS (SELECT 1 FROM predictions n WHERE n.entity_id = o.entity_id
+                                                      AND n.candidate_id = o.candidate_id))
+            FROM {before} o"""
+    )
+    common = warehouse.frame(
+        f"""SELECT candidate_id, count(*) FILTER (WHERE o.label OR n.label) AS yes_either,
+                   count(*) FILTER (WHERE o.label IS DISTINCT FROM n.label) AS flipped,
+                   avg(CASE WHEN o.label THEN 1.0 ELSE 0.0 END) AS before,
+                   avg(CASE WHEN n.label THEN 1.0 ELSE 0.0 END) AS now
+            FROM {before} o JOIN predictions n USING (entity_id, candidate_id)
+            GROUP BY candidate_id ORDER BY candidate_id"""
+    )
+    rates = [{"name": "all candidates", "before": previous_yes / previous if previous else None, "now": now}]
+    often = common[common["yes_either"] >= _COMMON_LABELS]
+    rates += [
+        {"name": row.candidate_id, "before": float(row.before), "now": float(row.now)} for row in often.itertuples()
+    ]
+    flips = common[["candidate_id", "yes_either", "flipped"]].to_dict("records")
+    return Change(rows, previous, removed / previous if previous else 0.0, flips, rates)

@@ -1,0 +1,129 @@
+"""`entities`: who is to be labeled, each in one split for good, with the length of the query that is scored.
+
+Knows the source, the splits and the prompt's limit; knows nothing of candidates or labels, except that only entities
+with references can be held out to judge by.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from assets import contracts, metadata
+from assets.checks import GateCheck, gate_check
+from assets.prompts import prompt_in_force
+from resources.project import ProjectResource, Step
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from semlabel.gates import GateResult
+    from semlabel.warehouse import Warehouse
+
+
+@dg.asset(
+    group_name="sources",
+    kinds={"duckdb", "table"},
+    pool="warehouse_writer",
+    metadata={"dagster/column_schema": metadata.ENTITIES},
+)
+def entities(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
+    """The entities of the source, near-duplicates kept in one split, texts cut to the query's limit counted."""
+    from semlabel.sources import read_entities, read_references
+
+    step = project.step(context)
+    source = read_entities(step.settings)
+    judged = set(read_references(step.settings).frame["entity_id"])
+    with step.writer() as warehouse:
+        frame, notes = _split(step, warehouse, source.frame, judged)
+        frame, problem = _measured(step, frame)
+        replaced = warehouse.replace_entities(frame, step.run_id, source.digest)
+        warehouse.add_refused(step.run_id, "entities", [(row.row_id, row.reason) for row in source.refused])
+    for warning in [*source.warnings, *notes, *problem]:
+        step.log.warning(warning)
+    sizes = frame["split"].value_counts()
+    return metadata.materialized(
+        replaced.digest,
+        replaced.rows,
+        rows_in=source.rows_in,
+        refused=len(source.refused),
+        left_out=source.redundant,
+        truncated=frame["truncated"].sum(),
+        added=replaced.added,
+        removed=replaced.removed,
+        edited=replaced.edited,
+        splits=metadata.table([{"split": name or "(none)", "entities": count} for name, count in sizes.items()]),
+        warnings=metadata.listed([*source.warnings, *notes, *problem]),
+        refused_rows=metadata.refusals(source.refused),
+    )
+
+
+def _split(
+    step: Step, warehouse: "Warehouse", frame: "pd.DataFrame", judged: set[str]
+) -> "tuple[pd.DataFrame, list[str]]":
+    from semlabel.splits import LEFT_OUT, assign_splits
+
+    # An entity without references cannot judge or train; it gets its split when references arrive. One that was left
+    # out for being a near-duplicate across splits has a group, and stays left out.
+    earlier = warehouse.rows("SELECT entity_id, split FROM entities WHERE group_id IS NOT NULL")
+    candidates = frame[frame["entity_id"].isin(judged)]
+    previous: Mapping[str, str] = {entity_id: split for entity_id, split in earlier if entity_id in judged}
+    result = assign_splits(candidates, step.settings.splits, previous)
+    split = [result.split.get(entity_id, LEFT_OUT) for entity_id in frame["entity_id"]]
+    group = [result.groups.get(entity_id) for entity_id in frame["entity_id"]]
+    import pandas as pd
+
+    return frame.assign(split=split, group_id=pd.array(group, dtype="Int64")), result.notes
+
+
+def _measured(step: Step, frame: "pd.DataFrame") -> "tuple[pd.DataFrame, list[str]]":
+    """The frame with `query_tokens` and `truncated`; a prompt that cannot be used leaves them to its own gates."""
+    import pandas as pd
+
+    from semlabel.errors import PromptError
+
+    try:
+        queries = prompt_in_force(step).prompt().queries(list(frame["text"]))
+    except PromptError as error:
+        unknown = pd.array([None] * len(frame), dtype="Int64")
+        return frame.assign(query_tokens=unknown, truncated=False), [f"query lengths are unknown: {error}"]
+    lengths = pd.array([len(query.ids) for query in queries], dtype="Int64")
+    return frame.assign(query_tokens=lengths, truncated=[query.truncated for query in queries]), []
+
+
+def _subject(step: Step) -> str:
+    return step.digest("entities")
+
+
+def _evidence(step: Step) -> "GateResult":
+    from semlabel import gates
+    from semlabel.errors import PromptError
+
+    told = step.materialized("entities")
+    with step.reader() as warehouse:
+        found = contracts.findings(warehouse, contracts.ENTITIES)
+    if found.facts["unmeasured"]:
+        raise PromptError(f"{found.facts['unmeasured']} entities have no query length; mend [prompt] first")
+    settings = step.settings
+    return gates.entities_contract(
+        found.violations,
+        rows=found.facts["rows"],
+        refused=told["refused"],
+        rows_in=told["rows_in"],
+        left_out=told["left_out"],
+        max_refused_fraction=settings.sources.max_refused_fraction,
+        min_entities=settings.gates.min_entities,
+        truncated=found.facts["truncated"],
+        max_truncated_fraction=settings.gates.max_truncated_fraction,
+    )
+
+
+entities_contract = gate_check(
+    GateCheck(
+        "entities_contract",
+        subject=_subject,
+        evidence=_evidence,
+        limits=("sources.max_refused_fraction", "gates.min_entities", "gates.max_truncated_fraction"),
+        also=lambda step: [step.materialized("entities")[name] for name in ("rows_in", "refused", "left_out")],
+    )
+)

@@ -1,0 +1,113 @@
+"""Margins of entities through the refresh planner, and the judged pairs of a split with theirs.
+
+Knows how rounds reach the model and nothing of what margins are for. Whatever is scored here, to calibrate, certify,
+test or publish, is stored once and never scored again under the same scorer.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from resources.project import Step
+from semlabel.errors import GateBlocked
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from semlabel.manifest import Manifest
+    from semlabel.refresh import RefreshOutcome, RefreshPlan
+    from semlabel.scorer import Scorer
+    from semlabel.warehouse import Warehouse
+
+
+def score(
+    step: Step,
+    warehouse: "Warehouse",
+    directory: Path,
+    manifest: "Manifest",
+    entity_ids: Sequence[str] | None,
+    max_pairs: int = 0,
+) -> "RefreshOutcome":
+    """Score what is missing of these entities (None: all) and the catalog; at most `max_pairs` pairs (0: no cap).
+
+    The model is loaded only when something is missing.
+    """
+    from semlabel import refresh
+
+    scoring = step.settings.scoring
+    plan = refresh.plan(warehouse, manifest.scorer_digest, entity_ids, scoring.items_per_round)
+    if max_pairs and plan.pairs > max_pairs:
+        plan = _capped(plan, warehouse, max_pairs)
+    # Before the first round: a labeler that cannot be loaded is no fault of the texts.
+    score_round = round_scorer(step.scorer(directory)) if plan.rounds else _never
+    return refresh.execute(
+        plan, warehouse, step.operations, score_round, step.run_id, scoring.batch_rounds, step.progress
+    )
+
+
+def score_split(
+    step: Step, warehouse: "Warehouse", directory: Path, manifest: "Manifest", *splits: str
+) -> "RefreshOutcome":
+    """Score what is missing of these splits' entities."""
+    ids = [entity_id for split in splits for entity_id in split_ids(warehouse, split)]
+    return score(step, warehouse, directory, manifest, ids)
+
+
+def ensure_scored(step: Step, warehouse: "Warehouse", directory: Path, manifest: "Manifest", split: str) -> None:
+    """Score what is missing of a split; nothing is noted where nothing is (a check must not look like a refresh)."""
+    from semlabel.refresh import missing_pairs
+
+    if missing_pairs(warehouse, manifest.scorer_digest, split_ids(warehouse, split)).pairs:
+        score_split(step, warehouse, directory, manifest, split)
+
+
+def split_ids(warehouse: "Warehouse", split: str) -> list[str]:
+    """The entities of one split, ordered by id."""
+    return [row[0] for row in warehouse.rows("SELECT entity_id FROM entities WHERE split = ? ORDER BY 1", [split])]
+
+
+def judged_pairs(step: Step, warehouse: "Warehouse", manifest: "Manifest", split: str) -> "pd.DataFrame":
+    """The judged pairs of a split: entity_id, candidate_id, label, margin. Raises GateBlocked where one is missing."""
+    from semlabel.pairs import cross_product_labels
+
+    labels = cross_product_labels(
+        warehouse.entities(), warehouse.catalog(), warehouse.reference_labels(), split, step.settings.sources.unlisted
+    )
+    margins = warehouse.margins(manifest.scorer_digest, list(labels["entity_id"].unique()))
+    pairs = labels.merge(margins, on=["entity_id", "candidate_id"], how="left", validate="one_to_one")
+    missing = int(pairs["margin"].isna().sum())
+    if missing:
+        raise GateBlocked(
+            f"{missing} of {len(pairs)} judged pairs of {split} have no margin yet; score the split first"
+        )
+    return pairs
+
+
+def round_scorer(scorer: "Scorer") -> "Callable[[str, list[str]], np.ndarray]":
+    """The function that scores one round: an entity's text and candidate texts to float32 margins in their order."""
+    tokenised: dict[tuple[str, ...], list[list[int]]] = {}
+
+    def score_round(entity_text: str, candidate_texts: list[str]) -> "np.ndarray":
+        block = tuple(candidate_texts)
+        if block not in tokenised:
+            tokenised[block] = scorer.prompt.items(candidate_texts)
+        return scorer.margins(scorer.prompt.query(entity_text).ids, tokenised[block])
+
+    return score_round
+
+
+def _never(entity_text: str, candidate_texts: list[str]) -> "np.ndarray":
+    raise AssertionError("a plan without rounds asked for a margin")
+
+
+def _capped(plan: "RefreshPlan", warehouse: "Warehouse", max_pairs: int) -> "RefreshPlan":
+    """The first rounds of a plan, as many as fit the cap, but at least one."""
+    sizes = dict(warehouse.rows("SELECT block_id, count(*) FROM blocks GROUP BY block_id"))
+    kept, pairs = 0, 0
+    for entry in plan.rounds:
+        if kept and pairs + sizes[entry.block_id] > max_pairs:
+            break
+        kept, pairs = kept + 1, pairs + sizes[entry.block_id]
+    return replace(plan, rounds=plan.rounds[:kept], pairs=pairs)

@@ -1,0 +1,67 @@
+"""What a look at the certify set costs: every use is entered, and each further one is held to a smaller error.
+
+Knows the ledger of `ops.sqlite`. Knows nothing of how a threshold is certified. The first labeler that a certify set
+proves may be wrong with probability alpha, the next one with half of that, and so on: whoever tries again and again
+until it passes does not get there by luck.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from resources.project import Step
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from semlabel.manifest import Manifest
+    from semlabel.thresholds import Policy
+
+
+@dataclass(frozen=True)
+class CertifyUse:
+    """The `number`-th look at a set (from 1) and the confidence that is left for it; `known` when it was entered."""
+
+    set_digest: str
+    number: int
+    confidence: float
+    known: bool
+
+    def record(self, step: Step, labeler_digest: str, verdict: str) -> None:
+        """Enter this use into the ledger, unless it repeats one that is there."""
+        if not self.known:
+            step.operations.record_certify(
+                self.set_digest,
+                labeler_digest,
+                confidence=self.confidence,
+                verdict=verdict,
+                run_id=step.run_id,
+            )
+
+
+def certify_use(step: Step, checkpoint: "Manifest", policy: "Policy", certify: "pd.DataFrame") -> CertifyUse:
+    """The use of the certify set by this checkpoint under this policy: the one in the ledger, or the next one."""
+    from semlabel.digests import digest_of
+
+    set_digest = digest_of(sorted(certify["entity_id"].unique()))
+    uses = step.operations.certify_uses(set_digest)
+    for number, use in enumerate(uses, start=1):
+        confidence = _confidence(step, number)
+        if use["confidence"] == confidence and _same(step, use["labeler_digest"], checkpoint, policy):
+            return CertifyUse(set_digest, number, confidence, known=True)
+    return CertifyUse(set_digest, len(uses) + 1, _confidence(step, len(uses) + 1), known=False)
+
+
+def _confidence(step: Step, number: int) -> float:
+    return float(1 - (1 - step.settings.calibration.confidence) / 2 ** (number - 1))
+
+
+def _same(step: Step, labeler_digest: str, checkpoint: "Manifest", policy: "Policy") -> bool:
+    """Whether an earlier use was of the same question: these margins under this policy."""
+    from semlabel.errors import LabelerError
+    from semlabel.manifest import read_manifest
+
+    try:
+        earlier = read_manifest(step.settings.paths.labelers / labeler_digest)
+    except LabelerError:
+        return False
+    return earlier.scorer_digest == checkpoint.scorer_digest and earlier.policy == asdict(policy)

@@ -1,0 +1,213 @@
+"""`predictions`: a margin, a probability and a label for every entity in scope and every candidate.
+
+Knows the scope and the promoted labeler; a night never changes tau. Only missing margins are computed, so an unchanged
+night loads no model. The last stage of the recipe stands here: whatever path is taken, it is the same labeler.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from assets import contracts, metadata
+from assets.changes import against_publication
+from assets.checks import GateCheck, gate_check
+from assets.evaluation import score
+from assets.labelers import needed_labeler, newest_labeler, promoted_labeler
+from assets.verdicts import before_promotion
+from resources.project import ProjectResource, Step
+
+if TYPE_CHECKING:
+    from semlabel.gates import GateResult
+    from semlabel.manifest import Manifest
+    from semlabel.warehouse import Warehouse
+
+
+@dg.asset(
+    deps=["entities", "catalog", "reference_labels", "training_pairs", "checkpoint", "threshold"],
+    group_name="labeling",
+    kinds={"duckdb", "table", "pytorch"},
+    pool="gpu",
+    metadata={"dagster/column_schema": metadata.PREDICTIONS},
+)
+def predictions(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
+    """Labels of every entity in scope under the promoted labeler; the first labeler promotes itself when it may."""
+    step = project.step(context)
+    directory, manifest = promoted_labeler(step) or _promote_first(step)
+    with step.writer() as warehouse:
+        scope, description = _scope(step, warehouse)
+        warehouse.set_scope(scope, description)
+        calibration = manifest.calibration
+        warehouse.activate_labeler(
+            manifest.digest,
+            manifest.scorer_digest,
+            manifest.threshold,
+            calibration.platt_a if calibration else None,
+            calibration.platt_b if calibration else None,
+        )
+        outcome = score(step, warehouse, directory, manifest, scope, step.settings.scoring.max_pairs)
+        digest, rows = warehouse.predictions_digest(), warehouse.predictions_count()
+        ((yes,),) = warehouse.rows("SELECT count(*) FILTER (WHERE label) FROM predictions")
+    return metadata.materialized(
+        digest,
+        rows,
+        run_id=step.run_id,
+        scope=description,
+        labeler_digest=manifest.digest,
+        threshold=manifest.threshold,
+        labels_yes=yes,
+        share_of_yes=yes / rows if rows else None,
+        pairs_scored=outcome.pairs_scored,
+        pairs_reused=outcome.pairs_reused,
+        pairs_refused=outcome.pairs_refused,
+        labels_per_s=outcome.labels_per_s or None,
+    )
+
+
+def _promote_first(step: Step) -> "tuple[Path, Manifest]":
+    """Promote the newest labeler of a project that has none. Raises GateBlocked unless all its gates have passed."""
+    from semlabel.labeler_files import switch_current
+
+    directory, manifest = newest_labeler(step)
+    with step.reader() as warehouse:
+        blocked = before_promotion(step, warehouse, manifest).blocked
+    if blocked:
+        raise dg.Failure(
+            "The first labeler is not promoted: " + " ".join(row["sentence"] for row in blocked),
+            metadata={"gates": metadata.table(blocked)},
+            allow_retries=False,
+        )
+    step.operations.promote(manifest.digest, f"run {step.run_id}", "first labeler, all gates passed")
+    switch_current(step.settings.paths.labelers, manifest.digest)
+    step.log.info(f"labeler {manifest.digest[:12]} is the first one and was promoted")
+    return directory, manifest
+
+
+def _scope(step: Step, warehouse: "Warehouse") -> tuple[list[str] | None, str]:
+    """The entities to label (None: all of them) and the scope in words."""
+    held_out = "split IN ('calibrate', 'certify', 'test')"
+    limit = step.entities_limit
+    wanted = "true" if limit == 0 or step.settings.scoring.entities == "all" else held_out
+    words = "all entities" if wanted == "true" else "held-out entities"
+    if limit:
+        # By hash, so that a larger limit holds all that a smaller one held.
+        chosen = f"SELECT entity_id FROM entities WHERE {wanted} ORDER BY md5(entity_id), entity_id LIMIT ?"
+        return [row[0] for row in warehouse.rows(chosen, [limit])], f"limited: {limit} of {words}"
+    if wanted == "true":
+        return None, words
+    return [row[0] for row in warehouse.rows(f"SELECT entity_id FROM entities WHERE {wanted} ORDER BY 1")], words
+
+
+def _subject(step: Step) -> str:
+    with step.reader() as warehouse:
+        return warehouse.predictions_digest()
+
+
+def _contract(step: Step) -> "GateResult":
+    from semlabel import gates
+
+    with step.reader() as warehouse:
+        found = contracts.findings(warehouse, contracts.PREDICTIONS)
+    return gates.predictions_contract(found.violations, rows=found.facts["rows"])
+
+
+def _coverage(step: Step) -> "GateResult":
+    from semlabel import gates
+
+    with step.reader() as warehouse:
+        coverage = warehouse.coverage()
+        refused = _refused(step, warehouse) if coverage.missing else set()
+        rows = warehouse.rows("SELECT entity_id, count(*) FROM predictions GROUP BY entity_id") if refused else []
+        candidates = warehouse.rows("SELECT count(*) FROM catalog")[0][0]
+    had = dict(rows)
+    excused = sum(candidates - had.get(entity_id, 0) for entity_id in refused)
+    missing = [
+        {"entity_id": entity, "candidate_id": candidate}
+        for entity, candidate in coverage.missing
+        if entity not in refused
+    ]
+    return gates.coverage_is_complete(coverage.expected, coverage.stored, missing, excused)
+
+
+def _refused(step: Step, warehouse: "Warehouse") -> set[str]:
+    """The entities in scope whose rounds the prompt refused when the predictions were made."""
+    run_id = step.materialized("predictions")["run_id"]
+    rows = warehouse.rows(
+        "SELECT DISTINCT row_id FROM refused_rows SEMI JOIN scoped_entities ON entity_id = row_id "
+        "WHERE run_id = ? AND source = 'scoring'",
+        [run_id],
+    )
+    return {row[0] for row in rows}
+
+
+def _volume(step: Step) -> "GateResult":
+    from semlabel import gates
+
+    with step.reader() as warehouse:
+        subject = warehouse.predictions_digest()
+        change = against_publication(step, warehouse)
+    limits = step.settings.gates
+    return gates.volume_change(
+        change.removed_fraction,
+        change.previous_rows,
+        change.candidate_flips,
+        limits.max_removed_fraction,
+        limits.max_candidate_flip_fraction,
+        approved=step.operations.approved(subject),
+        rows=change.rows,
+    )
+
+
+def _volume_basis(step: Step) -> Any:
+    from semlabel.publish import current_publication
+
+    subject = _subject(step)
+    published = current_publication(step.settings.paths.published) or {}
+    return [published.get("version"), step.operations.approved(subject)]
+
+
+def _everywhere(step: Step) -> "GateResult":
+    from semlabel import gates
+
+    _, manifest = needed_labeler(step)
+    recorded = step.operations.promoted()
+    with step.reader() as warehouse:
+        active = warehouse.active_labeler()
+    paths = {
+        "warehouse": active["labeler_digest"] if active else None,
+        "promotions": recorded["labeler_digest"] if recorded else None,
+    }
+    endpoints = [{"name": name, "digest": digest, "reachable": True} for name, digest in paths.items()]
+    return gates.one_labeler_everywhere(manifest.digest, endpoints)
+
+
+def _drift(step: Step) -> "GateResult":
+    from semlabel import gates
+
+    with step.reader() as warehouse:
+        change = against_publication(step, warehouse)
+    return gates.label_rate_drift(change.rates, step.settings.gates.drift_points)
+
+
+def _nothing_known(step: Step) -> str:
+    """A basis that never repeats: what is asked may have changed without a trace."""
+    return step.run_id
+
+
+predictions_contract = gate_check(GateCheck("predictions_contract", subject=_subject, evidence=_contract))
+coverage_is_complete = gate_check(GateCheck("coverage_is_complete", subject=_subject, evidence=_coverage))
+volume_change = gate_check(
+    GateCheck(
+        "volume_change",
+        subject=_subject,
+        evidence=_volume,
+        limits=("gates.max_removed_fraction", "gates.max_candidate_flip_fraction"),
+        also=_volume_basis,
+    )
+)
+one_labeler_everywhere = gate_check(
+    GateCheck("one_labeler_everywhere", subject=_subject, evidence=_everywhere, also=_nothing_known)
+)
+label_rate_drift = gate_check(
+    GateCheck("label_rate_drift", subject=_subject, evidence=_drift, limits=("gates.drift_points",), also=_volume_basis)
+)

@@ -1,0 +1,151 @@
+"""`threshold`: tau chosen on `calibrate`, proven once on `certify`, reported on `test`; the labeler as a directory.
+
+Knows which split may be looked at when, and what a further look at the same certify set costs. How a threshold is
+found and bounded stands in `semlabel.thresholds`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from assets import metadata
+from assets.baselines import baseline_names, judged_with_baselines
+from assets.checks import GateCheck, gate_check
+from assets.evaluation import ensure_scored, judged_pairs, score_split
+from assets.labelers import judged_checkpoint, judged_labeler
+from assets.ledger import certify_use
+from resources.project import ProjectResource, Step
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from semlabel.calibration import Platt
+    from semlabel.gates import GateResult
+    from semlabel.manifest import Manifest
+    from semlabel.thresholds import ThresholdResult
+
+_RESULT = "threshold_result"
+
+
+@dg.asset(
+    deps=["checkpoint"],
+    group_name="training",
+    kinds={"python", "scikitlearn"},
+    pool="gpu",
+)
+def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
+    """The labeler: checkpoint, probability map and a threshold shown to keep the policy, in one directory."""
+    from semlabel.calibration import fit_platt
+    from semlabel.labeler_files import write_labeler
+    from semlabel.thresholds import Policy, walk
+
+    step = project.step(context)
+    directory, manifest = judged_checkpoint(step)
+    with step.writer() as warehouse:
+        ensure_scored(step, warehouse, directory, manifest, "calibrate")
+        outcome = score_split(step, warehouse, directory, manifest, "certify", "test")
+        calibrate, certify = (judged_pairs(step, warehouse, manifest, split) for split in ("calibrate", "certify"))
+        test = judged_with_baselines(step, warehouse, manifest, "test")
+        texts = [row[0] for row in warehouse.rows("SELECT text_id FROM catalog ORDER BY 1")]
+    settings = step.settings.calibration
+    policy = Policy(settings.min_precision, settings.max_fpr, settings.max_fnr)
+    platt = fit_platt(calibrate["margin"].to_numpy(), calibrate["label"].to_numpy())
+    use = certify_use(step, manifest, policy, certify)
+    result = walk(policy, calibrate, certify, use.confidence, settings.cuts, settings.min_expected_flagged)
+    digest, path = write_labeler(
+        step.settings.paths.labelers,
+        directory,
+        result,
+        platt,
+        evidence=_checkpoint_evidence(step, manifest) | {_RESULT: result.to_json()},
+        training={"certified_text_ids": texts},
+    )
+    use.record(step, digest, result.verdict)
+    metrics = _test_metrics(step, digest, test, result.threshold)
+    return metadata.materialized(
+        digest,
+        certify_pairs=len(certify),
+        path=str(path),
+        labeler_digest=digest,
+        threshold=result.threshold,
+        verdict=result.verdict,
+        word=result.word,
+        sentence=result.sentence,
+        certify_uses=use.number,
+        confidence=use.confidence,
+        pairs_scored=outcome.pairs_scored,
+        pairs_reused=outcome.pairs_reused,
+        test=dg.MetadataValue.json(metrics["test"]),
+        baselines=dg.MetadataValue.json(metrics["baselines"]),
+        **_plots(calibrate, certify, platt, result, settings.min_precision),
+    )
+
+
+def _checkpoint_evidence(step: Step, manifest: "Manifest") -> dict[str, Any]:
+    """The verdicts on the checkpoint, to travel with the labeler."""
+    found = {}
+    for gate in ("held_out_quality", "mis_matches_single_item", "order_invariance"):
+        row = step.operations.latest_gate(gate, manifest.scorer_digest)
+        if row is not None:
+            found[gate] = {name: row[name] for name in ("verdict", "value", "limit", "sentence", "evaluated_at")}
+    return found
+
+
+def _test_metrics(step: Step, digest: str, test: "pd.DataFrame", threshold: float | None) -> dict[str, Any]:
+    """Quality on `test`, read once per labeler; later calls show what was found then."""
+    from semlabel.metrics import evaluate, ratio_interval
+
+    known = step.operations.metrics(digest)
+    if known is not None:
+        return known
+    confidence = step.settings.calibration.confidence
+    ids, labels = test["entity_id"], test["label"]
+    found = evaluate(ids, labels, test["margin"], threshold=threshold, confidence=confidence)
+    baselines = {
+        name: evaluate(ids, labels, test[name], confidence=confidence).to_json() for name in baseline_names(test)
+    }
+    best = max(baselines, key=lambda name: baselines[name]["average_precision"]["value"] or 0.0)
+    ratio = ratio_interval(ids, labels, test["margin"], test[best], confidence=confidence)
+    metrics = {
+        "test": found.to_json(),
+        "baselines": baselines,
+        "ratio": {"value": ratio.value, "low": ratio.low, "high": ratio.high, "against": best},
+        "run_id": step.run_id,
+    }
+    step.operations.save_metrics(digest, metrics)
+    return step.operations.metrics(digest) or metrics
+
+
+def _plots(
+    calibrate: "pd.DataFrame",
+    certify: "pd.DataFrame",
+    platt: "Platt",
+    result: "ThresholdResult",
+    floor: float | None,
+) -> dict[str, Any]:
+    from semlabel import report
+
+    margins, labels = certify["margin"].to_numpy(), certify["label"].to_numpy()
+    probabilities = platt.probability(calibrate["margin"].to_numpy())
+    bounds = {} if floor is None else {"floor": floor}
+    return {
+        "walk": metadata.image(report.walk(result.steps, floor), "the walk to tau"),
+        "certify": metadata.image(
+            report.precision_recall(labels, margins, result.threshold, bounds), "precision and recall on certify"
+        ),
+        "reliability": metadata.image(
+            report.reliability(probabilities, calibrate["label"].to_numpy()), "reliability of the probability"
+        ),
+    }
+
+
+def _errors(step: Step) -> "GateResult":
+    from semlabel import gates
+
+    _, manifest = judged_labeler(step)
+    return gates.held_out_errors(manifest.evidence.get(_RESULT, {}))
+
+
+held_out_errors = gate_check(
+    GateCheck("held_out_errors", subject=lambda step: judged_labeler(step)[1].digest, evidence=_errors)
+)

@@ -1,0 +1,35 @@
+"""The two jobs: the nightly one that labels and publishes, and the one that makes a new labeler.
+
+Knows assets by name only. Both run their steps in one process, so that a run loads one model once.
+"""
+
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+if TYPE_CHECKING:
+    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+TRAINING = ("training_pairs", "checkpoint", "threshold")
+_SOURCES = ("entities", "catalog", "reference_labels")
+
+
+def nightly_labeling() -> "UnresolvedAssetJobDefinition":
+    """Everything but training. The training gates stay in: their stored verdicts are replayed, and red ones block."""
+    everything = dg.AssetSelection.all() | dg.AssetSelection.all_asset_checks()
+    return dg.define_asset_job(
+        "nightly_labeling",
+        selection=everything - dg.AssetSelection.assets(*TRAINING).without_checks(),
+        description="Read the sources, label what changed with the promoted labeler, publish when every gate passed.",
+        executor_def=dg.in_process_executor,
+    )
+
+
+def train_labeler() -> "UnresolvedAssetJobDefinition":
+    """A new labeler up to its threshold; it labels nothing until it is promoted."""
+    return dg.define_asset_job(
+        "train_labeler",
+        selection=dg.AssetSelection.assets(*_SOURCES, *TRAINING),
+        description="Train, calibrate and certify a labeler. `semlabel promote` puts it into use.",
+        executor_def=dg.in_process_executor,
+    )

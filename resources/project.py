@@ -1,0 +1,122 @@
+"""One step of a run with everything it works with: settings, `ops.sqlite`, the warehouse, the model, its progress.
+
+Knows runs and their tags. Knows nothing of any stage of the recipe.
+"""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from logging import Logger
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from resources.operations import OperationsResource
+from resources.scorer import ScorerResource
+from resources.settings import SettingsResource
+from resources.warehouse import WarehouseResource
+
+if TYPE_CHECKING:
+    from semlabel.operations import Operations
+    from semlabel.progress import Progress
+    from semlabel.scorer import Scorer
+    from semlabel.settings import Settings
+    from semlabel.warehouse import Warehouse
+
+LIMIT_TAG = "semlabel/entities_limit"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of run `run_id`; `assets` are the names of the assets that this run makes."""
+
+    run_id: str
+    assets: frozenset[str]
+    tags: Mapping[str, str]
+    log: Logger
+    instance: dg.DagsterInstance
+    settings: "Settings"
+    operations: "Operations"
+    _warehouse: WarehouseResource
+    _scorers: ScorerResource
+
+    def writer(self) -> "AbstractContextManager[Warehouse]":
+        """The warehouse for writing, under the lease."""
+        return self._warehouse.writer(self.run_id)
+
+    def reader(self) -> "AbstractContextManager[Warehouse]":
+        """The warehouse for reading, under the lease."""
+        return self._warehouse.reader(self.run_id)
+
+    def scorer(self, directory: Path) -> "Scorer":
+        """The loaded model of a checkpoint or labeler directory."""
+        return self._scorers.get(directory, self.run_id)
+
+    def progress(self, progress: "Progress") -> None:
+        """A progress sink whose listeners read `ops.sqlite`."""
+        self.operations.set_progress(self.run_id, progress.stage, progress.done, progress.total, progress.unit)
+
+    def digest(self, table: str) -> str:
+        """The content digest of a table of the warehouse. Raises GateBlocked before it was first filled."""
+        from semlabel.errors import GateBlocked
+
+        with self.reader() as warehouse:
+            digest = warehouse.content_digest(table)
+        if digest is None:
+            raise GateBlocked(f"{table} has no content yet; run it first")
+        return digest
+
+    def materialized(self, asset: str) -> dict[str, Any]:
+        """What the latest materialization of an asset said of itself. Raises GateBlocked before the first one."""
+        from semlabel.errors import GateBlocked
+
+        event = self.instance.get_latest_materialization_event(dg.AssetKey(asset))
+        materialization = event.asset_materialization if event else None
+        if materialization is None:
+            raise GateBlocked(f"{asset} was never materialized here; run it first")
+        return {name: value.value for name, value in materialization.metadata.items()}
+
+    @property
+    def trains(self) -> bool:
+        """Whether this run makes a labeler, so that its checks are about that one and not about the promoted one."""
+        return bool(self.assets & {"training_pairs", "checkpoint", "threshold"})
+
+    @property
+    def entities_limit(self) -> int | None:
+        """How many entities are to be labeled: None as the settings say, 0 all of them. Raises SettingsError."""
+        from semlabel.errors import SettingsError
+
+        given = self.tags.get(LIMIT_TAG)
+        if given is None:
+            return None
+        if not given.isascii() or not given.isdigit():
+            raise SettingsError(f"run tag {LIMIT_TAG} is {given!r}; expected a whole number, 0 for all entities")
+        return int(given)
+
+
+class ProjectResource(dg.ConfigurableResource):
+    """What every asset and check asks for."""
+
+    settings: SettingsResource
+    operations: OperationsResource
+    warehouse: WarehouseResource
+    scorers: ScorerResource
+
+    def step(self, context: Any) -> Step:
+        """The running step of an asset or a check; its run is noted in `ops.sqlite`."""
+        operations = self.operations.get()
+        run = context.run
+        operations.start_run(run.run_id, run.job_name)
+        made = context.job_def.asset_layer.executable_asset_keys
+        return Step(
+            run_id=run.run_id,
+            assets=frozenset(key.to_user_string() for key in made),
+            tags=dict(run.tags),
+            log=context.log,
+            instance=context.instance,
+            settings=self.settings.get(),
+            operations=operations,
+            _warehouse=self.warehouse,
+            _scorers=self.scorers,
+        )

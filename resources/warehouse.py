@@ -1,0 +1,53 @@
+"""The warehouse as a resource: one holder at a time, across steps, runs and processes.
+
+Knows files and leases, not tables. DuckDB lets nobody else in while one process writes, and a reader keeps writers
+out, so both hold the lease: who comes second waits a bounded time and then fails naming the holder.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from resources.operations import OperationsResource
+from resources.settings import SettingsResource
+
+if TYPE_CHECKING:
+    from semlabel.warehouse import Warehouse
+
+LEASE = "warehouse"
+
+
+class WarehouseResource(dg.ConfigurableResource):
+    """Opens `warehouse.duckdb` of the project's environment for as long as a block runs."""
+
+    settings: SettingsResource
+    operations: OperationsResource
+
+    def writer(self, run_id: str) -> "contextmanager[Warehouse]":
+        """The warehouse, open for writing. Raises LeaseHeld naming the holder, WarehouseError when it cannot open."""
+        return self._held(run_id, read_only=False)
+
+    def reader(self, run_id: str) -> "contextmanager[Warehouse]":
+        """The warehouse, open for reading. Raises as `writer` does, and when there is no warehouse yet."""
+        return self._held(run_id, read_only=True)
+
+    @contextmanager
+    def _held(self, run_id: str, read_only: bool) -> "Iterator[Warehouse]":
+        from semlabel.warehouse import Warehouse
+
+        settings = self.settings.get()
+        log = dg.get_dagster_logger("semlabel")
+        wait = settings.environment.lease_wait_seconds
+        with (
+            self.operations.get().lease(LEASE, run_id, wait, on_wait=log.info),
+            Warehouse.open(
+                settings.paths.warehouse,
+                read_only=read_only,
+                memory_limit=settings.scoring.memory_limit,
+                threads=settings.scoring.threads,
+                temp_directory=settings.paths.temporary,
+            ) as warehouse,
+        ):
+            yield warehouse
