@@ -84,13 +84,17 @@ def translated(path: Path, memory_limit: str) -> Iterator[None]:
             f"{path}: DuckDB ran out of memory or spilling space ({_first_line(error)}): raise [scoring] memory_limit "
             f"({memory_limit} now) or free some disk space"
         ) from error
-    except (
-        duckdb.IOException,
-        duckdb.ConnectionException,
-        duckdb.FatalException,
-        duckdb.SerializationException,
-    ) as error:
+    except duckdb.Error as error:
+        # A full disk or a damaged log comes as whatever the failing step was: a commit, a checkpoint, a replay.
+        if not isinstance(error, _surroundings()) and not re.search("No space left|Could not write|WAL", str(error)):
+            raise
         raise WarehouseError(f"{path}: {_advice(path, str(error))}") from error
+
+
+def _surroundings() -> tuple[type[Exception], ...]:
+    import duckdb
+
+    return (duckdb.IOException, duckdb.ConnectionException, duckdb.FatalException, duckdb.SerializationException)
 
 
 def _advice(path: Path, message: str) -> str:
@@ -102,6 +106,11 @@ def _advice(path: Path, message: str) -> str:
         return f"this process has it open in another mode ({first}): close it there first"
     if "No space left" in message:
         return f"the disk is full ({first}): free some space and run again"
+    if "WAL" in message:
+        return (
+            f"its write-ahead log is damaged ({first}): move {path.name}.wal away to go back to the last checkpoint; "
+            "what is missing then is scored again"
+        )
     if "Permission denied" in message or "read-only" in message.lower():
         return f"it cannot be written ({first}): make the file and its folder writable"
     if "not a valid DuckDB database" in message or "version number" in message.lower():

@@ -1,8 +1,10 @@
 """What the warehouse must refuse, keep byte for byte, or leave alone."""
 
 import datetime
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import duckdb
 import numpy as np
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from semlabel import warehouse_schema
 from semlabel.errors import WarehouseError
 from semlabel.warehouse import ScoredRound, Warehouse
+from semlabel.warehouse_file import translated
 from semlabel.warehouse_scores import ensure_blocks
 from tests.storage import Project, Scorer, catalog, entities, margin
 
@@ -494,6 +497,40 @@ def test_a_missing_and_a_damaged_warehouse_are_told_apart(tmp_path):
     (tmp_path / "damaged.duckdb").write_text("this is not a database " * 1000)
     with pytest.raises(WarehouseError, match="no warehouse this DuckDB can read"):
         Warehouse.open(tmp_path / "damaged.duckdb")
+
+
+@pytest.mark.parametrize("kind", [duckdb.IOException, duckdb.TransactionException, duckdb.FatalException, duckdb.Error])
+def test_a_full_disk_is_said_in_one_line_whatever_step_met_it(tmp_path, kind):
+    message = 'Failed to commit: Could not write file "x.wal": No space left on device\nstack trace'
+    with pytest.raises(WarehouseError, match="the disk is full") as refused, translated(tmp_path / "w", "2GB"):
+        raise kind(message)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_mistake_in_a_query_keeps_its_traceback(project):
+    with pytest.raises(duckdb.CatalogException):
+        project.warehouse.rows("SELECT * FROM no_such_table")
+
+
+def test_a_damaged_write_ahead_log_is_named_with_what_to_do_and_nothing_is_changed(tmp_path):
+    code = (
+        "import os, sys; from pathlib import Path; from tests.storage import Project\n"
+        "project = Project(Path(sys.argv[1])); project.refresh(); os.kill(os.getpid(), 9)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=environment, check=False)
+    log = tmp_path / "warehouse.duckdb.wal"
+    content = bytearray(log.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    log.write_bytes(content)
+    with pytest.raises(WarehouseError, match=r"move warehouse.duckdb.wal away") as refused:
+        Warehouse.open(tmp_path / "warehouse.duckdb")
+    assert "\n" not in str(refused.value) and log.read_bytes() == content
+    log.rename(tmp_path / "aside")
+    project = Project(tmp_path)
+    project.refresh()
+    assert project.warehouse.coverage().missing == []
+    project.close()
 
 
 def test_running_out_of_memory_is_said_in_one_line_and_loses_nothing(tmp_path):
