@@ -21,7 +21,7 @@ TOLERANCE = {"fp32": 1e-4, "bf16": 0.5}
 _LONGEST_WINDOW_CHECKED = 1024
 _BEYOND_WINDOW = 8
 _ENTITY = "Keeps the records of a small office, plans the work of others and answers the telephone. "
-_CANDIDATES = ("keep records", "repair machines of all kinds", "a", "teach other people", "sell", "no", "be")
+_CANDIDATES = ("keep records", "repair machines of all kinds", "a", "teach other people", "sell")
 _LEAST_CANDIDATES = 2
 
 
@@ -50,11 +50,11 @@ def check(scorer: "Scorer") -> float:
         raise PromptError(f"[prompt] max_item_tokens = {prompt.spec.max_item_tokens} leaves no room for a candidate")
     items = prompt.items(fitting)
     _check_one_start(scorer, query.ids, items)
-    short = _compare(scorer, query.ids, items)
+    short, together = _compare(scorer, query.ids, items)
+    _check_neighbours(scorer, query.ids, items, together)
     while len(long_ids) < longest_query(scorer):
         long_ids = [*long_ids, *long_ids[-(longest_query(scorer) - len(long_ids)) :]]
-    long = _compare(scorer, long_ids, items[:2])
-    _check_neighbours(scorer, query.ids, items)
+    long, _ = _compare(scorer, long_ids, items[:2])
     return max(short, long)
 
 
@@ -66,7 +66,8 @@ def _check_one_start(scorer: "Scorer", query: list[int], items: list[list[int]])
         raise LabelerError("the prompt has more than one beginning-of-sequence token; mend the chat template")
 
 
-def _compare(scorer: "Scorer", query: list[int], items: list[list[int]]) -> float:
+def _compare(scorer: "Scorer", query: list[int], items: list[list[int]]) -> tuple[float, np.ndarray]:
+    """The largest difference from the plain model in either order, and the margins in the given order."""
     tolerance = TOLERANCE[scorer.precision]
     alone = np.array([scorer.plain_margin([*query, *item]) for item in items], dtype=np.float32)
     if np.ptp(alone) == 0:
@@ -79,15 +80,14 @@ def _compare(scorer: "Scorer", query: list[int], items: list[list[int]]) -> floa
             f"{scorer.model.config.model_type} by {scorer.method} differs by {largest:.2g} from single prompts of "
             f"{len(query)} + up to {max(map(len, items))} tokens (limit {tolerance:g}); use another method"
         )
-    return largest
+    return largest, together
 
 
-def _check_neighbours(scorer: "Scorer", query: list[int], items: list[list[int]]) -> None:
+def _check_neighbours(scorer: "Scorer", query: list[int], items: list[list[int]], together: np.ndarray) -> None:
     # At equal shapes nothing may move in any precision; experts alone compute in shapes that depend on the neighbours.
     yes, no = scorer.prompt.yes_id, scorer.prompt.no_id
     neighbour = [no if token != no else yes for token in items[0]]
-    before, after = (scorer.margins(query, [first, *items[1:]])[1:] for first in (items[0], neighbour))
-    moved = float(np.abs(after - before).max())
+    moved = float(np.abs(scorer.margins(query, [neighbour, *items[1:]])[1:] - together[1:]).max())
     if moved > TOLERANCE[scorer.precision if has_experts(scorer.model.config) else "fp32"]:
         raise ModelRefused(
             f"{scorer.model.config.model_type} by {scorer.method}: replacing one item moved another's margin by "

@@ -1,8 +1,9 @@
-"""What holds for every test: no network, no wall-clock bound in property tests, the same examples every time."""
+"""What holds for every test: no network, one thread, no wall-clock bound, the same examples every time."""
 
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models gain nothing from more, and busy machines lose much
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from hypothesis import HealthCheck, settings
