@@ -31,9 +31,9 @@ class Change:
     rates: list[dict[str, Any]] = field(default_factory=list)
 
 
-def is_preview(warehouse: "Warehouse") -> bool:
-    """Whether the rows are of a limited scope, whoever set it: those never become the current version."""
-    return str(warehouse.scope()["description"]).startswith("limited")
+def is_preview(step: Step, warehouse: "Warehouse") -> bool:
+    """Whether the rows are of a limited scope, whoever set it, or of an environment that only ever shows previews."""
+    return step.settings.publish.preview or str(warehouse.scope()["description"]).startswith("limited")
 
 
 def against_publication(step: Step, warehouse: "Warehouse") -> Change:
@@ -42,7 +42,7 @@ def against_publication(step: Step, warehouse: "Warehouse") -> Change:
 
     ((rows, yes),) = warehouse.rows("SELECT count(*), count(*) FILTER (WHERE label) FROM predictions")
     now = yes / rows if rows else 0.0
-    published = None if is_preview(warehouse) else current_publication(step.settings.paths.published)
+    published = None if is_preview(step, warehouse) else current_publication(step.settings.paths.published)
     if published is None:
         return Change(rows, rates=[{"name": "all candidates", "before": None, "now": now}] if rows else [])
     files = str(Path(str(published["path"])) / "predictions" / "*.parquet").replace("'", "''")
