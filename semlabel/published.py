@@ -150,7 +150,9 @@ def confirm(directory: Path) -> None:
             entry["until"] = now
     if current is not None and not any(e["version"] == current and e["until"] is None for e in entries):
         entries.append({"version": current, "since": now, "until": None})
-    kept = set(version_names(directory))
+    kept, known = version_names(directory), {entry["version"] for entry in entries}
+    # A version that is in no history (it was never switched to, or the history was lost) may have readers until now.
+    entries += [{"version": name, "since": None, "until": now} for name in kept if name not in known]
     entries = [entry for entry in entries if entry["version"] in kept]
     _write_history(directory, {"checked_at": now, "versions": entries})
 
@@ -196,11 +198,9 @@ def fsync_tree(path: Path) -> None:
 
 
 def _superseded_at(directory: Path, version: str) -> datetime:
-    """When a version stopped being current; for one that never was, when it was made."""
+    """When a version stopped being current; now, when the history does not say."""
     ends = [entry["until"] for entry in _history(directory).get("versions", []) if entry["version"] == version]
-    if ends and ends[-1]:
-        return datetime.fromisoformat(ends[-1])
-    return datetime.fromtimestamp((directory / VERSIONS / version).stat().st_mtime, UTC)
+    return datetime.fromisoformat(ends[-1]) if ends and ends[-1] else _now()
 
 
 def _history(directory: Path) -> dict[str, Any]:

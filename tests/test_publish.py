@@ -472,6 +472,21 @@ def test_versions_go_only_beyond_keep_and_a_day_after_they_were_superseded(proje
     assert verify_version(current_path(project))["version"] == versions[-1]
 
 
+def test_a_lost_history_delays_deletions_and_hastens_none(project, monkeypatch):
+    versions = []
+    for number in range(3):
+        project.put({"e1": f"text {number}"})
+        versions.append(project.publish().version)
+    now = datetime.now(UTC)
+    monkeypatch.setattr(published, "_now", lambda: now + timedelta(days=9))
+    (project.target / "history.json").write_text("{ torn")
+    assert published.purge(project.target, 1) == []
+    published.confirm(project.target)
+    assert published.purge(project.target, 1) == []
+    monkeypatch.setattr(published, "_now", lambda: now + timedelta(days=10))
+    assert published.purge(project.target, 1) == versions[:2]
+
+
 def test_the_current_version_is_never_purged_even_when_it_is_the_oldest(project, monkeypatch):
     first = project.publish()
     for number in range(3):
