@@ -214,7 +214,7 @@ def test_status_reports_run_gates_labeler_and_metrics(command, ran, labelers):
     ran.save_metrics(
         manifest.digest,
         {
-            "test": {"auc": estimate, "recall": 0.5},
+            "test": {"auc": estimate, "recall": 0.5, "precision": {"value": float("nan"), "low": None, "high": None}},
             "baselines": {"tfidf_cosine": {"auc": estimate, "average_precision": 0.3}},
         },
     )
@@ -235,6 +235,13 @@ def test_status_reports_run_gates_labeler_and_metrics(command, ran, labelers):
     assert document["metrics"]["test"]["precision"] is None
     assert document["metrics"]["intervals"]["auc"] == [0.94, 0.96]
     assert document["metrics"]["baselines"] == {"tfidf_cosine": {"auc": 0.95, "average_precision": 0.3}}
+
+
+def test_gates_stand_in_the_order_of_the_recipe(command, ran):
+    for gate in reversed(GATES.values()):
+        ran.record_gate("r1", GateResult(gate.name, gate.asset, gate.severity, "pass", 1, 1, "Fine."), None, "s", "1")
+    _, out, _ = command("status", "--json")
+    assert [gate["gate"] for gate in json.loads(out)["gates"]] == list(GATES)
 
 
 def test_status_for_people_says_what_to_do_about_a_failed_gate(command, ran, labelers):
@@ -548,7 +555,7 @@ def test_numbers_read_like_numbers():
         "12,346",
         "3e-07",
     ]
-    assert interval(0.95, 0.94, 0.96) == "0.950 (0.940 to 0.960)"
+    assert interval(0.95, 0.94, 0.96) == "0.950 (0.940-0.960)"
     assert interval(0.95, None, None) == "0.950"
     assert [size(v) for v in (5, 3400, 1.24e9)] == ["5 B", "3.4 kB", "1.2 GB"]
 

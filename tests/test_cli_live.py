@@ -79,14 +79,14 @@ def test_events_read_like_a_report():
         watch.event(Event("start", "catalog"))
         watch.event(Event("made", "catalog", rows=2085))
         watch.event(Event("gate", "catalog_contract", asset="catalog"))
-        watch.event(Event("gate", "split_tokens_match", passed=False, blocking=True, text="3 candidates differ."))
-        watch.event(Event("gate", "label_rate_drift", passed=False, text="The rate moved."))
+        watch.event(Event("gate", "split_tokens_match", "catalog", passed=False, blocking=True, text="3 differ."))
+        watch.event(Event("gate", "label_rate_drift", "predictions", passed=False, text="The rate moved."))
     assert stream.getvalue().splitlines() == [
         "catalog",
         "  2,085 rows, 0 s",
         "  pass  catalog_contract",
-        "  FAIL  split_tokens_match: 3 candidates differ.",
-        "  warn  label_rate_drift: The rate moved.",
+        "  FAIL  split_tokens_match: 3 differ.",
+        "  warn  label_rate_drift (predictions): The rate moved.",
     ]
 
 
@@ -94,7 +94,7 @@ def test_a_terminal_keeps_the_lines_and_takes_the_bar_away():
     stream = io.StringIO()
     rows = [{"stage": "scoring", "done": 5, "total": 9, "unit": "pairs", "updated_at": "9999"}]
     with live(watch := Watch(lambda: rows), stream, terminal=True):
-        watch.event(Event("gate", "held_out_quality", passed=False, blocking=True, text="[bold]not markup[/bold]"))
+        watch.event(Event("gate", "held_out_quality", "", passed=False, blocking=True, text="[bold]not markup[/bold]"))
         watch.poll()
     assert "held_out_quality: [bold]not markup[/bold]" in stream.getvalue()
 

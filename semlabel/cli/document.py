@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from semlabel.cli.text import age_seconds
+from semlabel.gates.registry import GATES
 from semlabel.labeler_files import promoted_path
 from semlabel.manifest import read_manifest
 
@@ -29,7 +30,7 @@ def status_document(settings: "Settings", operations: "Operations | None", run_i
     run = None
     if operations is not None:
         run = operations.run(run_id) if run_id else operations.last_run()
-    gates = operations.latest_gates() if operations else []
+    gates = sorted(operations.latest_gates(), key=_place) if operations else []
     labeler = _labeler(promoted_path(settings.paths.labelers))
     return {
         "run": _run(run),
@@ -52,6 +53,12 @@ def _run(row: Mapping[str, Any] | None) -> dict[str, Any]:
 def _gate(row: Mapping[str, Any]) -> dict[str, Any]:
     names = ("gate", "asset", "verdict", "value", "limit", "severity", "sentence", "evaluated_at", "subject_digest")
     return {name: row[name] for name in names} | {"run_id": row["run_id"]}
+
+
+def _place(row: Mapping[str, Any]) -> tuple[int, str]:
+    """Gates in the order of the recipe; one that this version does not know comes last."""
+    known = list(GATES)
+    return (known.index(row["gate"]) if row["gate"] in known else len(known), row["gate"])
 
 
 def _labeler(path: Path | None) -> dict[str, Any]:
@@ -87,18 +94,21 @@ def _metrics(saved: Mapping[str, Any] | None) -> dict[str, Any]:
         },
         "ratio": _value((saved or {}).get("ratio")),
         "ratio_interval": _bounds((saved or {}).get("ratio")),
+        "better_baseline": ((saved or {}).get("ratio") or {}).get("against"),
     }
 
 
 def _value(estimate: Any) -> float | None:
-    """The number of a plain number or of an estimate with its interval."""
-    return estimate.get("value") if isinstance(estimate, Mapping) else estimate
+    """The number of a plain number or of an estimate with its interval; None for what could not be computed."""
+    found = estimate.get("value") if isinstance(estimate, Mapping) else estimate
+    # What was no number is kept as text ("nan"), because JSON knows no other way.
+    return float(found) if isinstance(found, int | float) else None
 
 
 def _bounds(estimate: Any) -> list[float] | None:
-    if not isinstance(estimate, Mapping) or estimate.get("low") is None:
-        return None
-    return [estimate["low"], estimate["high"]]
+    found = [estimate.get(name) for name in ("low", "high")] if isinstance(estimate, Mapping) else []
+    numbers = [float(bound) for bound in found if isinstance(bound, int | float)]
+    return numbers if len(numbers) == 2 else None
 
 
 def _publication(settings: "Settings") -> dict[str, Any]:

@@ -150,7 +150,9 @@ class Watch:
             self._say(f"  {rows}{duration(time.monotonic() - self._started)}")
         elif event.kind == "gate":
             verdict = "pass" if event.passed else "FAIL" if event.blocking else "warn"
-            self._say(f"  {verdict}  {event.name}" + ("" if event.passed else f": {event.text}"))
+            # A night repeats the verdicts on assets that it does not make, in no particular place.
+            of_asset = "" if event.asset == self._asset else f" ({event.asset})"
+            self._say(f"  {verdict}  {event.name}{of_asset}" + ("" if event.passed else f": {event.text}"))
         else:
             self._say(f"  FAIL  {event.name}: {event.text}")
 

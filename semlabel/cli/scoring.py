@@ -151,7 +151,10 @@ def _file_settings(entities: str, catalog: str, config: Path) -> "Settings":
     sources: dict[str, Any] = {}
     if config.exists():
         found = project(config).sources
-        sources = {"columns": found.columns.model_dump(exclude_unset=True), "max_refused_fraction": found.max_refused_fraction}
+        sources = {
+            "columns": found.columns.model_dump(exclude_unset=True),
+            "max_refused_fraction": found.max_refused_fraction,
+        }
     here = Path.cwd()
     sources |= {"entities": anchored(entities, here), "catalog": anchored(catalog, here), "references": "unused"}
     return Settings.model_validate(

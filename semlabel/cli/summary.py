@@ -21,7 +21,10 @@ def status_text(document: Mapping[str, Any], settings: "Settings") -> str:
     run = document["run"]
     parts = [_run_line(run), gates_text(document["gates"])]
     if document["labeler"]["digest"]:
-        parts += [_labeler_line(document["labeler"]), quality_text(document["metrics"])]
+        parts += [
+            _labeler_line(document["labeler"]),
+            quality_text(document["metrics"], settings.calibration.confidence),
+        ]
     parts += [candidate_text(document["candidate"], settings), publication_text(document, settings)]
     return "\n\n".join(part for part in parts if part)
 
@@ -39,7 +42,7 @@ def run_summary(document: Mapping[str, Any], settings: "Settings", seconds: floa
     parts = [
         gates_text(document["gates"]),
         _labeler_line(document["labeler"]) if document["labeler"]["digest"] else "",
-        quality_text(document["metrics"]),
+        quality_text(document["metrics"], settings.calibration.confidence),
         candidate_text(document["candidate"], settings),
         f"Work: {', '.join(scored)}; {duration(seconds)} in all.",
         publication_text(document, settings),
@@ -62,7 +65,7 @@ def _gate_name(gate: Mapping[str, Any]) -> str:
     return str(gate["gate"]) + ("" if gate["severity"] == "ERROR" else " (warns)")
 
 
-def quality_text(metrics: Mapping[str, Any]) -> str:
+def quality_text(metrics: Mapping[str, Any], confidence: float) -> str:
     """Held-out quality with its intervals, beside the baselines."""
     test, intervals = metrics["test"], metrics["intervals"]
     if test["auc"] is None:
@@ -70,14 +73,26 @@ def quality_text(metrics: Mapping[str, Any]) -> str:
     low_high = {name: intervals[name] or [None, None] for name in test}
     rows = [["this labeler", *[interval(test[name], *low_high[name]) for name in test]]]
     rows += [
-        [name.replace("_", " "), number(found["auc"]), number(found["average_precision"]), "", ""]
-        for name, found in metrics["baselines"].items()
+        [
+            baseline.replace("_", " "),
+            *[interval(found[name], None, None) for name in ("auc", "average_precision")],
+            "",
+            "",
+        ]
+        for baseline, found in metrics["baselines"].items()
     ]
-    headers = ["test entities, all candidates", "AUC", "average precision", "precision at tau", "recall at tau"]
+    headers = [
+        f"on test, {confidence:.0%} intervals",
+        "AUC",
+        "average precision",
+        "precision at tau",
+        "recall at tau",
+    ]
     text = table(headers, rows)
     if metrics["ratio"] is not None:
         ratio = interval(metrics["ratio"], *(metrics["ratio_interval"] or [None, None]))
-        text += f"\nAverage precision against the better baseline: {ratio} times. Intervals: entity bootstrap, 95 %."
+        against = str(metrics["better_baseline"] or "the better baseline").replace("_", " ")
+        text += f"\nAverage precision is {ratio} times that of {against}."
     return text
 
 
@@ -86,7 +101,10 @@ def candidate_text(candidate: Mapping[str, Any] | None, settings: "Settings") ->
     if candidate is None:
         return ""
     promote = command_for(settings, f"promote {candidate['digest'][:12]}")
-    lines = ["Not in use yet: " + _labeler_line(candidate), quality_text(candidate["metrics"])]
+    lines = [
+        "Not in use yet: " + _labeler_line(candidate),
+        quality_text(candidate["metrics"], settings.calibration.confidence),
+    ]
     if candidate["threshold"] is not None:
         lines.append(f"Put it into use once its gates passed:  {promote}")
     return "\n".join(line for line in lines if line)
@@ -109,7 +127,7 @@ def publication_text(document: Mapping[str, Any], settings: "Settings") -> str:
     if preview["version"] and (preview["published_at"] or "") > (publication["published_at"] or ""):
         lines.append(f"Preview (not what others read): {number(preview['rows'])} rows")
         lines += _snippet(settings.paths.preview / "current")
-    return "\n".join(lines)
+    return "\n".join(lines).rstrip()
 
 
 def _snippet(current: Path) -> list[str]:

@@ -31,10 +31,10 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def interval(value: float | None, low: float | None, high: float | None) -> str:
-    """`0.953 (0.941 to 0.964)`; without an interval the value alone."""
+    """`0.953 (0.941-0.964)`; without an interval the value alone."""
     if value is None:
         return "-"
-    return f"{value:.3f}" if low is None or high is None else f"{value:.3f} ({low:.3f} to {high:.3f})"
+    return f"{value:.3f}" if low is None or high is None else f"{value:.3f} ({low:.3f}-{high:.3f})"
 
 
 def size(count: float) -> str:
