@@ -97,10 +97,9 @@ class Scorer:
             "prefix_cache": self._over_cache,
             "independent": self._alone,
         }[method]
-        text = model.config.get_text_config()
         embeddings: Any = model.get_input_embeddings()
         self._vocabulary = int(embeddings.num_embeddings)
-        self._longest = min(int(getattr(text, "max_position_embeddings", None) or _UNLIMITED), self._proven_length())
+        self._longest = min(self._known_length(), self._proven_length())
 
     def __repr__(self) -> str:
         return f"Scorer({self.model.config.model_type}, {self.method}, {self.precision}, {self.model.device})"
@@ -171,6 +170,15 @@ class Scorer:
             logits = self.model(input_ids=self._tensor([list(prompt_ids)]), use_cache=False, **arguments).logits
         last = logits[0, -1].float()
         return float(last[self.prompt.yes_id] - last[self.prompt.no_id])
+
+    def _known_length(self) -> int:
+        """Tokens the model's positions were made for; dynamic-NTK RoPE is made to go past that."""
+        config = self.model.config.get_text_config()
+        return (
+            _UNLIMITED
+            if has_stateful_rope(config)
+            else int(getattr(config, "max_position_embeddings", None) or _UNLIMITED)
+        )
 
     def _proven_length(self) -> int:
         """Tokens up to which the packed attention's windows cannot bite, or are made to bite in the self-check."""

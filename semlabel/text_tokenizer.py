@@ -38,9 +38,10 @@ class TextTokenizer:
         kept = {token_id: token for token_id, token in added.items() if token.special or token.content.strip()}
         self.controls = {token.content: token_id for token_id, token in kept.items()}
         self._stripping = {token.content: (token.lstrip, token.rstrip) for token in kept.values()}
-        self._control_ids = frozenset(kept)
         self._tokenizer = tokenizer
         state = json.loads(backend.to_str())
+        # A model's own unknown token is what it makes of letters it lacks: text, not control.
+        self._control_ids = frozenset(kept) - {_unknown_id(state["model"])}
         self._at_start = _without_controls(state, set(self.controls))
         inside = _without_prefix(state)
         self._inside = self._at_start if inside == state else _without_controls(inside, set(self.controls))
@@ -93,6 +94,12 @@ class TextTokenizer:
     def text_of(self, ids: Sequence[int]) -> str:
         """Readable text of some ids, for messages."""
         return str(self._tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
+
+
+def _unknown_id(model: dict[str, Any]) -> int | None:
+    if isinstance(model["vocab"], dict):
+        return model["vocab"].get(model.get("unk_token"))
+    return model.get("unk_id")
 
 
 def _without_controls(state: dict[str, Any], controls: set[str]) -> "Tokenizer":

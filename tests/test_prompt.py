@@ -86,6 +86,7 @@ def test_a_vocabulary_that_can_spell_a_control_token_is_disarmed():
     naked = json.loads(backend.to_str()) | {"added_tokens": []}
     assert 1 in Tokenizer.from_str(json.dumps(naked)).encode("a<s>").ids
     assert [pieces[number][0] for number in texts.ids("a<s>")] == ["a", "<", "s", ">"]
+    assert [pieces[number][0] for number in texts.ids("aéa")] == ["a", "<unk>", "a"]
 
 
 def test_white_space_that_is_no_special_token_stays_a_spelling_of_text():

@@ -235,7 +235,6 @@ def test_frequencies_that_grew_with_a_long_prompt_do_not_stay_for_the_next():
     rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
     make = lambda: tiny_model(rope_parameters=dict(rope), max_position_embeddings=64)  # noqa: E731
     scorer = scorer_for(make(), "independent")
-    scorer._longest = 10_000
     query, items = ids(70, 0), [ids(4, 1), ids(30, 2), ids(9, 3)]
     fresh = [scorer_for(make(), "independent").plain_margin([*query, *item]) for item in items]
     scorer.margins(query, items[1:2])
