@@ -70,8 +70,7 @@ def _computed(step: Step, warehouse: "Warehouse") -> "pd.DataFrame":
 
     tables = warehouse.entities(), warehouse.catalog(), warehouse.reference_labels()
     texts = dict(zip(tables[0]["entity_id"], tables[0]["text"], strict=True))
-    known = warehouse.training_candidates("all")
-    candidates = dict(zip(known["candidate_id"], known["text"], strict=True))
+    candidates = dict(zip(tables[1]["candidate_id"], tables[1]["text"], strict=True))
 
     def with_texts(pairs: "pd.DataFrame") -> "pd.DataFrame":
         entity_text = pairs["entity_id"].map(texts)

@@ -44,8 +44,6 @@ def catalog(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.M
         train_ids = [row[0] for row in warehouse.rows("SELECT entity_id FROM entities WHERE split = 'train'")]
         kept, left_out = select_catalog(fitting, references, train_ids, step.settings.sources.catalog_top)
         replaced = warehouse.replace_catalog(_certified(step, kept), step.run_id, source.digest)
-        others = fitting[fitting["candidate_id"].isin(left_out)]
-        warehouse.replace_left_out(others.drop(columns="item_tokens"), step.run_id, source.digest)
         refused = [*source.refused, *too_long]
         warehouse.add_refused(step.run_id, "catalog", [(row.row_id, row.reason) for row in refused])
     for warning in [*source.warnings, *problem]:

@@ -168,12 +168,10 @@ class Prompt(Section):
 class Training(Section):
     """Fine-tuning. `items_per_round` is train items per entity, `positive_fraction` the most of them that are YES,
     `hard_fraction` the share of hard ones among the negatives, `rounds_per_step` entities per optimiser step.
-    `max_pairs` 0: all pairs; `max_query_tokens` 0: the prompt's. `candidates`: "catalog", or "all" to learn also from
-    those that `catalog_top` left out.
+    `max_pairs` 0: all pairs; `max_query_tokens` 0: the prompt's.
     """
 
     method: Literal["full", "lora"] = "full"
-    candidates: Literal["catalog", "all"] = "catalog"
     learning_rate: Annotated[float, Field(gt=0)] = 2e-4
     warmup_fraction: Share = 0.1
     epochs: Annotated[float, Field(gt=0)] = 1.0

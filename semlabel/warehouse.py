@@ -141,10 +141,6 @@ class Warehouse:
         """Make `catalog` hold exactly `frame` (candidate_id, text [, certified, group, item_tokens])."""
         return self._replace("catalog", frame, run_id, source_digest)
 
-    def replace_left_out(self, frame: "pandas.DataFrame", run_id: str, source_digest: str | None = None) -> Replaced:
-        """Make `left_out_candidates` hold exactly `frame` (candidate_id, text [, group])."""
-        return self._replace("left_out_candidates", frame, run_id, source_digest)
-
     def replace_references(self, frame: "pandas.DataFrame", run_id: str, source_digest: str | None = None) -> Replaced:
         """Make `reference_labels` hold exactly `frame` (entity_id, candidate_id, label)."""
         return self._replace("reference_labels", frame, run_id, source_digest)
@@ -162,14 +158,6 @@ class Warehouse:
     def catalog(self) -> "pandas.DataFrame":
         """Every candidate, ordered by position (which is the order of ids)."""
         return self.frame(select_all(TABLES["catalog"]))
-
-    def training_candidates(self, which: str) -> "pandas.DataFrame":
-        """The candidates to train on (candidate_id, text, group): those of the `catalog`, or `all` of the source."""
-        columns = 'candidate_id, text, "group"'
-        query = f"SELECT {columns} FROM catalog"
-        if which == "all":
-            query += f" UNION ALL SELECT {columns} FROM left_out_candidates"
-        return self.frame(f"{query} ORDER BY candidate_id")
 
     def reference_labels(self) -> "pandas.DataFrame":
         """Every reference label, ordered by ids."""

@@ -24,9 +24,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """CREATE TABLE catalog (
             candidate_id VARCHAR NOT NULL, text VARCHAR NOT NULL, text_id VARCHAR NOT NULL, certified BOOLEAN NOT NULL,
             "group" VARCHAR, item_tokens INTEGER, position INTEGER NOT NULL, text_key INTEGER NOT NULL)""",
-        """CREATE TABLE left_out_candidates (
-            candidate_id VARCHAR NOT NULL, text VARCHAR NOT NULL, text_id VARCHAR NOT NULL, "group" VARCHAR,
-            text_key INTEGER NOT NULL)""",
         """CREATE TABLE reference_labels (
             entity_id VARCHAR NOT NULL, candidate_id VARCHAR NOT NULL, label BOOLEAN NOT NULL)""",
         """CREATE TABLE training_pairs (
