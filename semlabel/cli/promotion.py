@@ -55,8 +55,9 @@ def promote(
     _refuse_red_gates(manifest, operations)
     before = promoted_path(settings.paths.labelers)
     change = churn(settings, manifest)
-    switch_current(settings.paths.labelers, manifest.digest)
+    # Recorded first: a kill in between leaves the old labeler at work and `one_labeler_everywhere` red.
     operations.promote(manifest.digest, who or me(), reason)
+    switch_current(settings.paths.labelers, manifest.digest)
     previous = before.name if before else None
     document = {
         "promoted": manifest.digest,
@@ -168,6 +169,6 @@ def _roll_back(settings: "Settings", operations: "Operations", version: str, who
         find_labeler(settings.paths.labelers, str(read_manifest(folder / VERSIONS / version)["labeler_digest"]))
     manifest = restore(folder, version, operations, who=who, reason=reason)
     digest = str(manifest["labeler_digest"])
-    switch_current(settings.paths.labelers, digest)
     operations.promote(digest, who, f"rollback to {version}")
+    switch_current(settings.paths.labelers, digest)
     return {"version": version, "labeler_digest": digest, "publishing_paused": True}
