@@ -1,164 +1,210 @@
-"""Two simple baselines that a fine-tuned model must beat: TF-IDF cosine, and logistic regression on TF-IDF crosses.
+"""Two honest baselines that a labeler has to beat: TF-IDF cosine, and logistic regression on TF-IDF cross features.
 
-Both are fitted on the training pairs and tuned (n-grams, regularisation) by average precision on `calibrate`, as well
-as their kind allows: a weak baseline proves nothing. Knows texts and labels; nothing of models, splits or gates.
+They see the same training pairs as the labeler and are tuned on the same `calibrate` pairs by average precision.
+Knows nothing of language models or of the warehouse.
+
+The logistic regression has one weight for every pair of an entity term and a candidate term, one for every term of
+either side alone, and one for the cosine. Its millions of weights are never written out: a penalised fit lies in the
+span of the training texts, so it is found exactly in the coordinates of their Gram matrix (and approximately, over
+`_LANDMARKS` sampled texts and the leading `_RANK` directions, where there are more).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from scipy.sparse import csr_matrix
+FloatArray = NDArray[np.float64]
 
-_NGRAMS: tuple[dict[str, Any], ...] = (
-    {"analyzer": "word", "ngram_range": (1, 1)},
-    {"analyzer": "word", "ngram_range": (1, 2)},
-    {"analyzer": "char_wb", "ngram_range": (3, 5)},
-)
-_C = (1.0, 10.0, 100.0, 1000.0)
-_ENTITY_TERMS = 40
-_CROSS_BITS = 18
+N_GRAMS: dict[str, dict[str, Any]] = {
+    "words": {"analyzer": "word", "ngram_range": (1, 1)},
+    "words and pairs": {"analyzer": "word", "ngram_range": (1, 2)},
+    "3-5 letters": {"analyzer": "char_wb", "ngram_range": (3, 5)},
+    "4-6 letters": {"analyzer": "char_wb", "ngram_range": (4, 6)},
+}
+PENALTIES = (1.0, 10.0, 100.0, 1000.0)
+"""Searched values of C, the inverse of the penalty."""
+
+_LANDMARKS, _RANK, _MAX_STEPS = 1500, 400, 150
+_COSINE_SCALE = 10.0
+
+
+class Baseline(Protocol):
+    """Something that scores pairs of texts; higher means more likely YES."""
+
+    settings: dict[str, Any]
+
+    def scores(self, entity_texts: Sequence[str], candidate_texts: Sequence[str]) -> FloatArray:
+        """Scores (pairs,) of equally long rows of entity and candidate texts."""
+        ...
 
 
 @dataclass(frozen=True)
-class Baseline:
-    """A fitted baseline: `score` ranks pairs, `chosen` says what the search on `calibrate` found."""
+class CosineBaseline:
+    """Cosine of the two TF-IDF vectors. `settings` says which n-grams were best on calibrate."""
 
-    score: Callable[[Sequence[str], Sequence[str]], np.ndarray]
-    chosen: dict[str, Any]
+    vectorizer: Any
+    settings: dict[str, Any]
 
-    def scores(self, entity_texts: "Sequence[str] | pd.Series", candidate_texts: "Sequence[str] | pd.Series") -> Any:
-        """One float64 per pair of texts; higher means YES more likely."""
-        return self.score(list(entity_texts), list(candidate_texts))
+    def scores(self, entity_texts: Sequence[str], candidate_texts: Sequence[str]) -> FloatArray:
+        """See `Baseline.scores`."""
+        pairs = _Pairs.of(entity_texts, candidate_texts)
+        return pairs.at(_cosines(self.vectorizer, pairs))
 
 
-def fit_baselines(train: "pd.DataFrame", calibrate: "pd.DataFrame", seed: int = 7) -> dict[str, Baseline]:
-    """`tfidf_cosine` and `tfidf_logistic`, fitted on `train` and tuned on `calibrate`.
+@dataclass(frozen=True)
+class LogisticBaseline:
+    """Logistic regression on TF-IDF cross features. `settings` has the n-grams and the C chosen on calibrate."""
 
-    Both frames have entity_text, candidate_text and label, one row per pair. Raises ValueError unless both answers
-    occur in both frames.
+    vectorizer: Any
+    entity_space: "_Space"
+    candidate_space: "_Space"
+    weights: FloatArray
+    cosine_weight: float
+    settings: dict[str, Any]
+
+    def scores(self, entity_texts: Sequence[str], candidate_texts: Sequence[str]) -> FloatArray:
+        """See `Baseline.scores`; the score is the log odds."""
+        pairs = _Pairs.of(entity_texts, candidate_texts)
+        entity = self.entity_space.coordinates(self.vectorizer.transform(pairs.entities))
+        candidate = self.candidate_space.coordinates(self.vectorizer.transform(pairs.candidates))
+        cosine = pairs.at(_cosines(self.vectorizer, pairs))
+        return pairs.at_product(entity @ self.weights, candidate) + _COSINE_SCALE * self.cosine_weight * cosine
+
+
+def fit_baselines(train_pairs: Any, calibrate_pairs: Any, seed: int = 7) -> dict[str, Baseline]:
+    """Fit and tune both baselines: `tfidf_cosine` and `tfidf_logistic`.
+
+    Both tables (mappings or DataFrames) have columns `entity_text`, `candidate_text` and `label`. Raises ValueError
+    when either lacks pairs of one label.
     """
-    for name, frame in (("train", train), ("calibrate", calibrate)):
-        if frame["label"].nunique() < 2:
-            raise ValueError(f"the {name} pairs have only one answer; baselines need both")
-    spaces = [_TextSpace(train, options) for options in _NGRAMS]
-    return {
-        "tfidf_cosine": _best(found for space in spaces for found in _cosine(space, calibrate)),
-        # Character n-grams give a hundred times the crosses and no better ranking.
-        "tfidf_logistic": _best(found for space in spaces[:2] for found in _logistic(space, train, calibrate, seed)),
-    }
+    train, train_labels = _judged(train_pairs, "training")
+    tune, tune_labels = _judged(calibrate_pairs, "calibrate")
+    cosines: list[tuple[float, Baseline]] = []
+    logistics: list[tuple[float, Baseline]] = []
+    for name, options in N_GRAMS.items():
+        vectorizer = _vectorizer(options, train)
+        cosine = CosineBaseline(vectorizer, {"n_grams": name})
+        cosines.append((_average_precision(tune_labels, cosine, tune), cosine))
+        for logistic in _fit_logistic(vectorizer, name, train, train_labels, seed):
+            logistics.append((_average_precision(tune_labels, logistic, tune), logistic))
+    return {"tfidf_cosine": _best(cosines), "tfidf_logistic": _best(logistics)}
 
 
-def _best(tried: Iterable[tuple[float, Baseline]]) -> Baseline:
-    precision, baseline = max(tried, key=lambda found: found[0])
-    return replace(baseline, chosen=baseline.chosen | {"calibrate_average_precision": precision})
+@dataclass(frozen=True)
+class _Pairs:
+    """Pairs of texts as distinct texts and indices, because most texts come many times."""
+
+    entities: list[str]
+    candidates: list[str]
+    entity: NDArray[np.intp]
+    candidate: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, entity_texts: Sequence[str], candidate_texts: Sequence[str]) -> "_Pairs":
+        if len(entity_texts) != len(candidate_texts):
+            raise ValueError(f"{len(entity_texts)} entity texts but {len(candidate_texts)} candidate texts")
+        entities, entity = np.unique(np.asarray(entity_texts, dtype=object), return_inverse=True)
+        candidates, candidate = np.unique(np.asarray(candidate_texts, dtype=object), return_inverse=True)
+        return cls(list(entities), list(candidates), entity, candidate)
+
+    def at(self, grid: FloatArray) -> FloatArray:
+        """The cells of a grid (distinct entities, distinct candidates) that are pairs."""
+        return grid[self.entity, self.candidate]
+
+    def at_product(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        """The cells of left @ right.T that are pairs."""
+        if len(self.entity) * 50 >= len(left) * len(right):
+            return self.at(left @ right.T)
+        return np.einsum("pr,pr->p", left[self.entity], right[self.candidate])
 
 
-def _precision(calibrate: "pd.DataFrame", scores: np.ndarray) -> float:
+@dataclass(frozen=True)
+class _Space:
+    """Coordinates of texts in the span of landmark texts, with a constant 1 appended."""
+
+    landmarks: Any
+    projection: FloatArray
+
+    @classmethod
+    def of(cls, vectors: Any, seed: int) -> "_Space":
+        """`vectors`: (texts, terms) sparse."""
+        count = vectors.shape[0]
+        chosen = np.random.default_rng(seed).permutation(count)[:_LANDMARKS] if count > _LANDMARKS else np.arange(count)
+        landmarks = vectors[chosen]
+        values, directions = np.linalg.eigh((landmarks @ landmarks.T).toarray())
+        kept = np.flatnonzero(values > 1e-9 * values[-1])[::-1][:_RANK]
+        return cls(landmarks, directions[:, kept] / np.sqrt(values[kept]))
+
+    def coordinates(self, vectors: Any) -> FloatArray:
+        """(texts, rank + 1); distances among the landmark texts are kept exactly up to the rank."""
+        inner = (vectors @ self.landmarks.T).toarray() @ self.projection
+        return np.column_stack([inner, np.ones(len(inner))])
+
+
+def _fit_logistic(
+    vectorizer: Any, name: str, train: _Pairs, labels: NDArray[np.bool_], seed: int
+) -> list[LogisticBaseline]:
+    """One fit per C, each started from the one before."""
+    from scipy.optimize import minimize
+    from scipy.sparse import csr_array
+
+    entity_vectors, candidate_vectors = vectorizer.transform(train.entities), vectorizer.transform(train.candidates)
+    spaces = _Space.of(entity_vectors, seed), _Space.of(candidate_vectors, seed)
+    left, right = spaces[0].coordinates(entity_vectors), spaces[1].coordinates(candidate_vectors)
+    cosine, truth = _COSINE_SCALE * train.at(_cosines(vectorizer, train)), labels.astype(np.float64)
+    shape = (left.shape[1], right.shape[1])
+
+    def objective(theta: FloatArray, penalty: float) -> tuple[float, FloatArray]:
+        weights = theta[:-1].reshape(shape)
+        score = train.at_product(left @ weights, right) + theta[-1] * cosine
+        error = 1.0 / (1.0 + np.exp(-np.clip(score, -500, 500))) - truth
+        cells = csr_array((error, (train.entity, train.candidate)), shape=(len(left), len(right)))
+        slope = left.T @ (cells @ right)
+        loss = float(np.sum(np.logaddexp(0.0, score) - truth * score)) + penalty / 2.0 * float(theta @ theta)
+        return loss, np.append(slope.ravel(), error @ cosine) + penalty * theta
+
+    theta, found = np.zeros(shape[0] * shape[1] + 1), []
+    for inverse in PENALTIES:
+        step = minimize(
+            objective, theta, args=(1.0 / inverse,), jac=True, method="L-BFGS-B", options={"maxiter": _MAX_STEPS}
+        )
+        theta = step.x
+        settings = {"n_grams": name, "C": inverse}
+        weights = theta[:-1].reshape(shape).copy()
+        found.append(LogisticBaseline(vectorizer, *spaces, weights, float(theta[-1]), settings))
+    return found
+
+
+def _vectorizer(options: dict[str, Any], train: _Pairs) -> Any:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    return TfidfVectorizer(sublinear_tf=True, **options).fit(train.entities + train.candidates)
+
+
+def _cosines(vectorizer: Any, pairs: _Pairs) -> FloatArray:
+    """(distinct entities, distinct candidates); rows of a TF-IDF matrix have length one."""
+    return (vectorizer.transform(pairs.entities) @ vectorizer.transform(pairs.candidates).T).toarray()
+
+
+def _judged(table: Any, name: str) -> tuple[_Pairs, NDArray[np.bool_]]:
+    labels = np.asarray(table["label"], dtype=bool)
+    if not labels.any() or labels.all():
+        raise ValueError(f"the {name} pairs do not hold both labels, so no baseline can be fitted")
+    return _Pairs.of(list(table["entity_text"]), list(table["candidate_text"])), labels
+
+
+def _average_precision(labels: NDArray[np.bool_], baseline: Baseline, pairs: _Pairs) -> float:
     from sklearn.metrics import average_precision_score
 
-    return float(average_precision_score(calibrate["label"], scores))
+    texts = np.asarray(pairs.entities, dtype=object)[pairs.entity]
+    candidates = np.asarray(pairs.candidates, dtype=object)[pairs.candidate]
+    return float(average_precision_score(labels, baseline.scores(list(texts), list(candidates))))
 
 
-def _cosine(space: "_TextSpace", calibrate: "pd.DataFrame") -> Iterator[tuple[float, Baseline]]:
-    scores = space.cosine(list(calibrate["entity_text"]), list(calibrate["candidate_text"]))
-    yield _precision(calibrate, scores), Baseline(space.cosine, space.name)
-
-
-class _TextSpace:
-    """TF-IDF of entities and candidates in one vocabulary, learned from the texts of the training pairs."""
-
-    def __init__(self, train: "pd.DataFrame", options: dict[str, Any]) -> None:
-        from sklearn.feature_extraction.text import TfidfVectorizer
-
-        self.name = {"analyzer": options["analyzer"], "ngrams": list(options["ngram_range"])}
-        texts = [*dict.fromkeys(train["entity_text"]), *dict.fromkeys(train["candidate_text"])]
-        self.vectorizer = TfidfVectorizer(sublinear_tf=True, min_df=1, strip_accents="unicode", **options).fit(texts)
-
-    def rows(self, texts: Sequence[str]) -> "tuple[csr_matrix, np.ndarray]":
-        """Vectors of the distinct texts, and which of them each text is."""
-        distinct = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-        return self.vectorizer.transform(list(distinct)).tocsr(), np.array([distinct[text] for text in texts])
-
-    def cosine(self, entity_texts: Sequence[str], candidate_texts: Sequence[str]) -> np.ndarray:
-        entities, entity_of = self.rows(entity_texts)
-        candidates, candidate_of = self.rows(candidate_texts)
-        table = np.asarray((entities @ candidates.T).todense())
-        return table[entity_of, candidate_of]
-
-    def features(self, entity_texts: Sequence[str], candidate_texts: Sequence[str]) -> "csr_matrix":
-        """Per pair: the cosine, the product of every shared term, the candidate's terms, and hashed crosses of the
-        entity's weightiest terms with the candidate's terms."""
-        from scipy.sparse import csr_matrix, hstack
-
-        entities, entity_of = self.rows(entity_texts)
-        candidates, candidate_of = self.rows(candidate_texts)
-        shared = entities[entity_of].multiply(candidates[candidate_of]).tocsr()
-        cosine = csr_matrix(np.asarray(shared.sum(axis=1)))
-        crosses = _crosses(_weightiest(entities, _ENTITY_TERMS), candidates, entity_of, candidate_of)
-        return hstack([cosine, shared, candidates[candidate_of], crosses], format="csr")
-
-
-def _weightiest(matrix: "csr_matrix", keep: int) -> "csr_matrix":
-    """The `keep` largest entries of every row."""
-    kept = matrix.copy()
-    for row in range(kept.shape[0]):
-        values = kept.data[kept.indptr[row] : kept.indptr[row + 1]]
-        if len(values) > keep:
-            values[values < np.partition(values, -keep)[-keep]] = 0
-    kept.eliminate_zeros()
-    return kept
-
-
-def _crosses(
-    entities: "csr_matrix", candidates: "csr_matrix", entity_of: np.ndarray, candidate_of: np.ndarray
-) -> "csr_matrix":
-    """Hashed products of an entity's and a candidate's terms, (pairs, 2 ** bits)."""
-    from scipy.sparse import csr_matrix
-
-    # Two odd multipliers and the top bits: a cheap hash that spreads neighbouring columns.
-    left = entities.indices.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    right = candidates.indices.astype(np.uint64) * np.uint64(0xC2B2AE3D27D4EB4F)
-    indices, data, ends = [], [], [0]
-    for one, other in zip(entity_of, candidate_of, strict=True):
-        a, b = slice(*entities.indptr[one : one + 2]), slice(*candidates.indptr[other : other + 2])
-        mixed = (left[a, None] ^ right[None, b]) * np.uint64(0xFF51AFD7ED558CCD)
-        indices.append((mixed >> np.uint64(64 - _CROSS_BITS)).astype(np.int32).ravel())
-        data.append((entities.data[a, None] * candidates.data[None, b]).astype(np.float32).ravel())
-        ends.append(ends[-1] + len(data[-1]))
-    crosses = csr_matrix(
-        (np.concatenate(data), np.concatenate(indices), np.array(ends)), shape=(len(entity_of), 1 << _CROSS_BITS)
-    )
-    crosses.sum_duplicates()
-    return crosses
-
-
-def _logistic(
-    space: _TextSpace, train: "pd.DataFrame", calibrate: "pd.DataFrame", seed: int
-) -> Iterator[tuple[float, Baseline]]:
-    """One fitted model per regularisation strength, with its average precision on calibrate."""
-    from sklearn.linear_model import LogisticRegression
-
-    features, judged = (
-        space.features(list(pairs["entity_text"]), list(pairs["candidate_text"])) for pairs in (train, calibrate)
-    )
-    labels = train["label"].to_numpy(dtype=bool)
-    for c in _C:
-        model = LogisticRegression(C=c, solver="liblinear", dual=True, random_state=seed, max_iter=500).fit(
-            features, labels
-        )
-        scored = Baseline(_LogisticScore(space, model), space.name | {"C": c})
-        yield _precision(calibrate, model.decision_function(judged)), scored
-
-
-@dataclass(frozen=True)
-class _LogisticScore:
-    space: _TextSpace
-    model: Any
-
-    def __call__(self, entity_texts: Sequence[str], candidate_texts: Sequence[str]) -> np.ndarray:
-        return np.asarray(self.model.decision_function(self.space.features(entity_texts, candidate_texts)))
+def _best(tried: list[tuple[float, Baseline]]) -> Baseline:
+    score, baseline = max(tried, key=lambda found: found[0])
+    baseline.settings["calibrate_average_precision"] = score
+    return baseline

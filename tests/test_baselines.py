@@ -1,63 +1,122 @@
-"""Baselines: strong where their kind can be, tuned on calibrate, deterministic."""
+"""Baselines: they learn what such models can learn, are tuned only on calibrate, and are exact where they say so."""
 
 import numpy as np
-import pandas as pd
 import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import average_precision_score
 
+from semlabel import baselines
 from semlabel.baselines import fit_baselines
 
-WORDS = ["bake", "sew", "drive", "teach", "paint", "weld", "cook", "file", "plan", "sing", "mend", "sort"]
-# What only training pairs can tell: the candidate's word never stands in the entity's text.
-SYNONYMS = {word: f"{word[::-1]}ing" for word in WORDS}
+TOPICS = {
+    "grow plants": ["irrigates orchards", "prunes shrubs", "sows seeds in soil"],
+    "repair engines": ["fixes motors", "replaces gaskets", "tests brakes"],
+    "teach students": ["grades homework", "lectures pupils", "plans lessons"],
+    "cook meals": ["bakes bread", "seasons soups", "roasts poultry"],
+}
 
 
-def _pairs(seed: int, entities: int, synonyms: bool) -> pd.DataFrame:
-    random = np.random.default_rng(seed)
-    rows = []
+@pytest.fixture(autouse=True)
+def few_settings(monkeypatch):
+    monkeypatch.setattr(baselines, "PENALTIES", (1.0, 30.0))
+    chosen = {name: baselines.N_GRAMS[name] for name in ("words", "3-5 letters")}
+    monkeypatch.setattr(baselines, "N_GRAMS", chosen)
+
+
+def pairs(entities, seed=0, named=False):
+    """Entities do two topics' tasks each; without `named` no word of the candidate stands in the entity."""
+    rng = np.random.default_rng(seed)
+    table = {"entity_text": [], "candidate_text": [], "label": []}
     for _ in range(entities):
-        own = set(random.choice(WORDS, size=4, replace=False))
-        text = " and ".join(sorted(own))
-        rows += [(text, f"know {SYNONYMS[word] if synonyms else word}", word in own) for word in WORDS]
-    return pd.DataFrame(rows, columns=["entity_text", "candidate_text", "label"])
+        does = rng.choice(list(TOPICS), 2, replace=False)
+        tasks = [rng.choice(TOPICS[topic]) for topic in does] + [f"filler{rng.integers(30)}"]
+        text = " and ".join([*tasks, *(does if named else [])])
+        for topic in TOPICS:
+            table["entity_text"].append(text)
+            table["candidate_text"].append(topic)
+            table["label"].append(topic in does)
+    return table
 
 
-def _precision(baseline, pairs: pd.DataFrame) -> float:
-    from sklearn.metrics import average_precision_score
-
-    return average_precision_score(pairs["label"], baseline.scores(pairs["entity_text"], pairs["candidate_text"]))
+def reached(baseline, table):
+    return average_precision_score(table["label"], baseline.scores(table["entity_text"], table["candidate_text"]))
 
 
-def test_shared_words_are_found_by_both() -> None:
-    fitted = fit_baselines(_pairs(1, 60, synonyms=False), _pairs(2, 20, synonyms=False))
-    test = _pairs(3, 20, synonyms=False)
-    assert set(fitted) == {"tfidf_cosine", "tfidf_logistic"}
-    assert _precision(fitted["tfidf_cosine"], test) == pytest.approx(1.0)
-    assert _precision(fitted["tfidf_logistic"], test) > 0.99
+def test_cosine_finds_shared_words():
+    found = fit_baselines(pairs(30, named=True), pairs(15, seed=1, named=True))
+    assert reached(found["tfidf_cosine"], pairs(15, seed=2, named=True)) > 0.95
 
 
-def test_the_logistic_one_learns_crosses_that_share_no_word() -> None:
-    fitted = fit_baselines(_pairs(1, 150, synonyms=True), _pairs(2, 20, synonyms=True))
-    test = _pairs(3, 20, synonyms=True)
-    assert _precision(fitted["tfidf_logistic"], test) > 0.95
-    assert _precision(fitted["tfidf_cosine"], test) < 0.6
+def test_cross_features_learn_what_no_shared_word_says():
+    found = fit_baselines(pairs(60), pairs(20, seed=1))
+    fresh = pairs(30, seed=2)
+    assert reached(found["tfidf_logistic"], fresh) > 0.97
+    assert reached(found["tfidf_cosine"], fresh) < 0.8
 
 
-def test_the_search_is_told_and_the_same_every_time() -> None:
-    train, calibrate = _pairs(1, 40, synonyms=False), _pairs(2, 10, synonyms=False)
-    first, second = (fit_baselines(train, calibrate)["tfidf_logistic"] for _ in range(2))
-    assert first.chosen == second.chosen
-    assert set(first.chosen) == {"analyzer", "ngrams", "C", "calibrate_average_precision"}
-    texts = list(calibrate["entity_text"]), list(calibrate["candidate_text"])
-    assert np.array_equal(first.scores(*texts), second.scores(*texts))
+def test_the_fit_equals_logistic_regression_on_the_written_out_cross_features():
+    table = pairs(25)
+    train, labels = baselines._judged(table, "training")
+    vectorizer = baselines._vectorizer(baselines.N_GRAMS["words"], train)
+    ours = baselines._fit_logistic(vectorizer, "words", train, labels, seed=7)[-1]
+
+    def written_out(texts, candidates):
+        left = np.column_stack([vectorizer.transform(texts).toarray(), np.ones(len(texts))])
+        right = np.column_stack([vectorizer.transform(candidates).toarray(), np.ones(len(candidates))])
+        cosine = 10.0 * (left[:, :-1] * right[:, :-1]).sum(axis=1)
+        return np.column_stack([np.einsum("pi,pj->pij", left, right).reshape(len(texts), -1), cosine])
+
+    oracle = LogisticRegression(C=30.0, fit_intercept=False, tol=1e-10, max_iter=5000)
+    oracle.fit(written_out(table["entity_text"], table["candidate_text"]), labels)
+    fresh = pairs(10, seed=5)
+    expected = oracle.decision_function(written_out(fresh["entity_text"], fresh["candidate_text"]))
+    assert ours.scores(fresh["entity_text"], fresh["candidate_text"]) == pytest.approx(expected, abs=0.02)
 
 
-def test_texts_without_a_known_word_get_a_score_and_not_an_error() -> None:
-    fitted = fit_baselines(_pairs(1, 40, synonyms=False), _pairs(2, 10, synonyms=False))
-    for baseline in fitted.values():
-        assert np.isfinite(baseline.scores(["", "Ωmega"], ["???", "bake"])).all()
+def test_settings_are_chosen_by_average_precision_on_calibrate():
+    train, calibrate = pairs(40), pairs(20, seed=1)
+    found = fit_baselines(train, calibrate)
+    for name in ("tfidf_cosine", "tfidf_logistic"):
+        settings = found[name].settings
+        assert settings["calibrate_average_precision"] == pytest.approx(reached(found[name], calibrate))
+    assert found["tfidf_logistic"].settings["C"] in (1.0, 30.0)
 
 
-def test_one_answer_alone_is_refused() -> None:
-    train = _pairs(1, 5, synonyms=False)
-    with pytest.raises(ValueError, match="calibrate pairs have only one answer"):
-        fit_baselines(train, train[~train["label"]])
+def test_scores_do_not_depend_on_row_order_or_on_the_other_pairs():
+    found, fresh = fit_baselines(pairs(30), pairs(15, seed=1)), pairs(10, seed=2)
+    order = np.random.default_rng(0).permutation(len(fresh["label"]))
+    for baseline in found.values():
+        scores = baseline.scores(fresh["entity_text"], fresh["candidate_text"])
+        shuffled = baseline.scores(
+            [fresh["entity_text"][i] for i in order], [fresh["candidate_text"][i] for i in order]
+        )
+        assert shuffled == pytest.approx(scores[order], abs=1e-9)
+        alone = baseline.scores(fresh["entity_text"][:1], fresh["candidate_text"][:1])
+        assert alone == pytest.approx(scores[:1], abs=1e-9)
+
+
+def test_the_same_seed_gives_the_same_scores(monkeypatch):
+    monkeypatch.setattr(baselines, "_LANDMARKS", 20)
+    train, calibrate, fresh = pairs(40), pairs(15, seed=1), pairs(10, seed=2)
+    runs = [
+        fit_baselines(train, calibrate, seed=3)["tfidf_logistic"].scores(fresh["entity_text"], fresh["candidate_text"])
+        for _ in range(2)
+    ]
+    assert (runs[0] == runs[1]).all()
+    assert average_precision_score(fresh["label"], runs[0]) > 0.9
+
+
+def test_words_never_seen_in_training_are_no_error():
+    found = fit_baselines(pairs(20), pairs(10, seed=1))
+    for baseline in found.values():
+        assert np.isfinite(baseline.scores(["zzz qqq", ""], ["unheard of", "grow plants"])).all()
+
+
+def test_tables_that_cannot_be_learned_from_are_refused():
+    table = pairs(10)
+    with pytest.raises(ValueError, match="training pairs do not hold both labels"):
+        fit_baselines(table | {"label": [False] * len(table["label"])}, table)
+    with pytest.raises(ValueError, match="calibrate pairs do not hold both labels"):
+        fit_baselines(table, table | {"label": [True] * len(table["label"])})
+    with pytest.raises(ValueError, match="2 entity texts but 1 candidate"):
+        fit_baselines(table, table)["tfidf_cosine"].scores(["a", "b"], ["c"])
