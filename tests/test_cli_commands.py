@@ -254,6 +254,23 @@ def test_status_for_people_says_what_to_do_about_a_failed_gate(command, ran, lab
     assert "Published: nothing yet." in out
 
 
+def test_status_of_a_run_at_work_tells_how_far_it_is_and_of_a_killed_one_that_it_is_gone(command, ran):
+    ran.start_run("r1", "everything")
+    ran.set_progress("r1", "scoring", 300, 900, "pairs")
+    _, out, _ = command("status")
+    assert "At work: scoring, 300 of 900 pairs" in out
+    gone = subprocess.run(
+        [sys.executable, "-c", "import sys; from semlabel.operations import Operations; from pathlib import Path;"
+         "Operations(Path(sys.argv[1])).start_run('r2', 'everything')", str(ran.path)],
+        check=False, capture_output=True, cwd=Path(__file__).parent.parent,
+    )  # fmt: skip
+    assert gone.returncode == 0, gone.stderr
+    _, out, _ = command("status")
+    assert "Its process was killed" in out
+    _, out, _ = command("status", "--json")
+    assert json.loads(out)["progress"]["killed"] is True
+
+
 # --- score and label
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 RUN_FIELDS = ("id", "job", "status", "started_at", "finished_at")
 RUN_COUNTS = ("pairs_scored", "pairs_reused", "model_loads", "labels_per_s")
+STARTED = "STARTED"
 METRICS = ("auc", "average_precision", "precision", "recall")
 LABELER_FIELDS = ("digest", "threshold", "base_model", "precision", "certified", "policy", "path")
 PUBLICATION_FIELDS = ("version", "path", "rows", "labeler_digest", "published_at")
@@ -34,6 +35,7 @@ def status_document(settings: "Settings", operations: "Operations | None", run_i
     labeler = _labeler(promoted_path(settings.paths.labelers))
     return {
         "run": _run(run),
+        "progress": _progress(operations, run),
         "gates": [_gate(row) for row in gates],
         "labeler": labeler,
         "metrics": _metrics_of(operations, labeler["digest"]),
@@ -48,6 +50,15 @@ def _run(row: Mapping[str, Any] | None) -> dict[str, Any]:
     row = row or {}
     found = {"id": row.get("run_id")} | {name: row.get(name) for name in (*RUN_FIELDS[1:], *RUN_COUNTS)}
     return found | {"note": row.get("note")}
+
+
+def _progress(operations: "Operations | None", run: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """How far the run is while it is at work: the stage that moved last, and whether its process is still there."""
+    if operations is None or run is None or run["status"] != STARTED:
+        return None
+    rows = operations.progress_of(run["run_id"])
+    last = {name: rows[-1][name] if rows else None for name in ("stage", "done", "total", "unit", "updated_at")}
+    return last | {"killed": any(dead["run_id"] == run["run_id"] for dead in operations.dead_runs())}
 
 
 def _gate(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ _WORDS = {"pass": "pass", "fail": "FAIL", "not_enough_data": "NOT ENOUGH DATA"}
 def status_text(document: Mapping[str, Any], settings: "Settings") -> str:
     """Everything, in the order in which people ask."""
     run = document["run"]
-    parts = [_run_line(run), gates_text(document["gates"])]
+    parts = [_run_line(run, document["progress"]), gates_text(document["gates"])]
     if document["labeler"]["digest"]:
         parts += [
             _labeler_line(document["labeler"]),
@@ -140,13 +140,19 @@ def _snippet(current: Path) -> list[str]:
     ]
 
 
-def _run_line(run: Mapping[str, Any]) -> str:
+def _run_line(run: Mapping[str, Any], progress: Mapping[str, Any] | None) -> str:
     if run["id"] is None:
         return "Nothing has run yet."
     line = f"Last run: {run['job']}, {run['status']}, started {age(run['started_at'])}"
     if run["pairs_scored"] is not None:
         line += f"; {number(run['pairs_scored'])} pairs scored, {number(run['pairs_reused'])} reused"
-    return line + (f" ({run['note']})" if run["note"] else "")
+    line += f" ({run['note']})" if run["note"] else ""
+    if progress is not None and progress["killed"]:
+        return f"{line}\nIts process was killed; the next run goes on with its work."
+    if progress is not None and progress["stage"] is not None:
+        of = f" of {number(progress['total'])}" if progress["total"] else ""
+        line += f"\nAt work: {progress['stage']}, {number(progress['done'])}{of} {progress['unit']}"
+    return line
 
 
 def _labeler_line(labeler: Mapping[str, Any]) -> str:
