@@ -235,7 +235,7 @@ def _cell(part: str, world: World, entities: int, trials: int) -> dict:
 def study(quick: bool) -> Iterator[dict]:
     """All cells."""
     rng = np.random.default_rng(20)
-    fixed, walks = (200, 40) if quick else (1000, 200)
+    fixed, walks = (200, 40) if quick else (800, 200)
     sds = (0.0, 0.5, 1.0, 1.5)
     for spread in (0.0, 0.7):
         for precision in (0.5, 0.65, 0.9):

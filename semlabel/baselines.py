@@ -34,7 +34,10 @@ _COSINE_SCALE = 10.0
 class Baseline(Protocol):
     """Something that scores pairs of texts; higher means more likely YES."""
 
-    settings: dict[str, Any]
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What was chosen on calibrate, and the average precision it reached there."""
+        ...
 
     def scores(self, entity_texts: Sequence[str], candidate_texts: Sequence[str]) -> FloatArray:
         """Scores (pairs,) of equally long rows of entity and candidate texts."""

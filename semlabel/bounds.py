@@ -19,6 +19,8 @@ FloatArray = NDArray[np.float64]
 SHOWN_FROM_ENTITIES = 40
 """Coverage was shown by simulation from this many entities on; with fewer a bound is only an estimate."""
 
+_BEYOND_LARGEST = 1.1
+
 
 @dataclass(frozen=True)
 class Bound:
@@ -117,13 +119,13 @@ def binomial_upper(errors: Any, totals: Any, alpha: float) -> Any:
 
 
 def imagined_entity(errors: FloatArray, totals: FloatArray) -> tuple[Any, Any]:
-    """Errors and totals of one imagined bad entity, from counts alone: the largest entity, all of it wrong.
+    """Errors and totals of one imagined bad entity, from counts alone: a tenth larger than the largest, all wrong.
 
     It counts in proportion to how much entities differ beyond chance (0 when counts look like Poisson counts), so a
     sample without an entity effect pays nothing. Arrays are (..., entities); the result has the leading shape.
     """
     share = np.maximum(_overdispersion(errors), _overdispersion(totals))
-    worst = share * totals.max(axis=-1)
+    worst = _BEYOND_LARGEST * share * totals.max(axis=-1)
     return worst, worst
 
 
