@@ -138,7 +138,7 @@ PREDICTIONS = Contract(
         Rule(
             "wrong_labels",
             "every label is margin >= threshold",
-            "label IS DISTINCT FROM (CAST(margin AS DOUBLE) >= threshold)",
+            "label IS NULL OR label IS DISTINCT FROM (CAST(margin AS DOUBLE) >= threshold)",
         ),
         Rule("no_labeler", "every row names its labeler and run", "labeler_digest IS NULL OR run_id IS NULL"),
         Rule("future_scores", "no margin was computed in the future", "scored_at > now() AT TIME ZONE 'UTC'"),

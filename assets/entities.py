@@ -77,7 +77,9 @@ def _split(
 
 
 def _measured(step: Step, frame: "pd.DataFrame") -> "tuple[pd.DataFrame, list[str]]":
-    """The frame with `query_tokens` and `truncated`; a prompt that cannot be used leaves them to its own gates."""
+    """The frame with `query_tokens` and `truncated`. A prompt that cannot be used leaves them unknown: its own gates,
+    which stand before everything that would use them, say what is wrong with it.
+    """
     import pandas as pd
 
     from semlabel.errors import PromptError
@@ -97,13 +99,10 @@ def _subject(step: Step) -> str:
 
 def _evidence(step: Step) -> "GateResult":
     from semlabel import gates
-    from semlabel.errors import PromptError
 
     told = step.materialized("entities")
     with step.reader() as warehouse:
         found = contracts.findings(warehouse, contracts.ENTITIES)
-    if found.facts["unmeasured"]:
-        raise PromptError(f"{found.facts['unmeasured']} entities have no query length; mend [prompt] first")
     settings = step.settings
     return gates.entities_contract(
         found.violations,

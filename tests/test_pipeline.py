@@ -1,0 +1,450 @@
+"""The whole recipe in this process: it publishes, a night costs what changed, and nothing red is ever published."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import duckdb
+import pytest
+
+from semlabel.published import current_publication, current_version
+from semlabel.warehouse import Warehouse
+from tests.pipeline_fixtures import TinyProject, make_project, run, verdicts
+
+NIGHT = "nightly_labeling"
+PUBLISH = ["published_predictions"]
+ENTITIES, CANDIDATES = 60, 8
+
+
+@pytest.fixture(scope="session")
+def first_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[TinyProject, dg.ExecuteInProcessResult]:
+    """A project after its first run: everything was trained, promoted and published."""
+    project = make_project(tmp_path_factory.mktemp("pipeline") / "labeled", ENTITIES)
+    return project, run(project, dg.DagsterInstance.ephemeral())
+
+
+@pytest.fixture
+def project(first_run, tmp_path: Path) -> TinyProject:
+    """A copy of that project, to be broken."""
+    shutil.copytree(first_run[0].root, tmp_path / "labeled", symlinks=True)
+    return TinyProject(tmp_path / "labeled")
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as fresh:
+        yield fresh
+
+
+def published(project: TinyProject) -> dict[str, Any]:
+    found = current_publication(project.settings.paths.published)
+    assert found is not None
+    return found
+
+
+def figures(project: TinyProject, result: dg.ExecuteInProcessResult) -> tuple[int, int, int]:
+    """Pairs scored, pairs reused, models loaded."""
+    row = project.operations.run(result.run_id)
+    assert row is not None
+    return row["pairs_scored"], row["pairs_reused"], row["model_loads"]
+
+
+def failed(result: dg.ExecuteInProcessResult) -> set[str]:
+    return {name for name, passed in verdicts(result).items() if not passed}
+
+
+def made(result: dg.ExecuteInProcessResult) -> set[str]:
+    return {event.asset_key.to_user_string() for event in result.get_asset_materialization_events()}
+
+
+def refusal(result: dg.ExecuteInProcessResult, step: str) -> str:
+    """Why a step failed, causes included."""
+    (event,) = [event for event in result.get_step_failure_events() if event.step_key == step]
+    error = event.step_failure_data.error
+    told = []
+    while error is not None:
+        told.append(error.message)
+        error = error.cause
+    return " ".join(told)
+
+
+def edit_warehouse(project: TinyProject, edit: Callable[[Warehouse], Any]) -> None:
+    with Warehouse.open(project.settings.paths.warehouse) as warehouse:
+        edit(warehouse)
+
+
+# --- what a run does
+
+
+def test_the_first_run_trains_promotes_and_publishes_with_one_model_load(first_run):
+    project, result = first_run
+    assert result.success
+    assert failed(result) == set()
+    assert len(verdicts(result)) == 16
+    assert figures(project, result) == (ENTITIES * CANDIDATES, 36 * CANDIDATES + 4 * CANDIDATES, 1)
+    version = published(project)
+    promoted = project.operations.promoted()
+    assert promoted["reason"] == "first labeler, all gates passed"
+    assert version["labeler_digest"] == promoted["labeler_digest"]
+    assert {row["gate"]: row["verdict"] for row in version["verdicts"]}["held_out_errors"] == "pass"
+    with duckdb.connect(str(Path(version["path"]) / "predictions.duckdb"), read_only=True) as copy:
+        rows = copy.execute("SELECT count(*), bool_and(label = (margin >= threshold)) FROM predictions").fetchone()
+    assert rows == (ENTITIES * CANDIDATES, True)
+
+
+def test_held_out_quality_is_kept_beside_that_of_the_baselines(first_run):
+    project, _ = first_run
+    metrics = project.operations.metrics(project.operations.promoted()["labeler_digest"])
+    assert set(metrics["baselines"]) == {"tfidf_cosine", "tfidf_logistic"}
+    assert 0.5 < metrics["test"]["auc"]["value"] <= 1
+    assert metrics["test"]["precision"]["low"] <= metrics["test"]["precision"]["value"]
+    assert metrics["ratio"]["against"] in metrics["baselines"]
+
+
+def test_assets_show_content_digests_rows_and_small_pictures(first_run):
+    _, result = first_run
+    events = {
+        event.asset_key.to_user_string(): event.materialization for event in result.get_asset_materialization_events()
+    }
+    assert events["predictions"].metadata["dagster/row_count"].value == ENTITIES * CANDIDATES
+    assert events["entities"].metadata["dagster/row_count"].value == ENTITIES
+    for materialization in events.values():
+        digest = materialization.metadata["content_digest"].value
+        assert materialization.tags["dagster/data_version"] == digest
+    for asset, plot in (("checkpoint", "loss"), ("checkpoint", "calibrate"), ("threshold", "walk")):
+        picture = events[asset].metadata[plot].value
+        assert picture.startswith("![") and "base64," in picture
+        assert len(picture) < 100_000
+
+
+def test_an_unchanged_night_scores_nothing_loads_no_model_and_replays_the_training_gates(project, instance):
+    before = published(project)
+    result = run(project, instance, NIGHT)
+    assert result.success
+    assert figures(project, result) == (0, ENTITIES * CANDIDATES, 0)
+    assert made(result) == {"entities", "catalog", "reference_labels", "predictions", "published_predictions"}
+    assert len(verdicts(result)) == 16
+    rows = {row["gate"]: row for row in project.operations.gates_of_run(result.run_id)}
+    assert len(rows) == 16
+    assert all("replayed_from" in rows[gate]["evidence"] for gate in ("held_out_quality", "mis_matches_single_item"))
+    after = published(project)
+    assert after["version"] == before["version"]
+    assert after["checked_at"] > before["checked_at"]
+
+
+def test_an_edited_entity_costs_its_own_row_only(project, instance):
+    rows = project.entities()
+    rows[0]["text"] += " and the records of the office"
+    project.write_entities(rows)
+    result = run(project, instance, NIGHT)
+    assert result.success
+    assert figures(project, result) == (CANDIDATES, (ENTITIES - 1) * CANDIDATES, 1)
+    changes = Path(published(project)["path"]) / "changes.parquet"
+    assert duckdb.sql(f"SELECT DISTINCT entity_id FROM '{changes}'").fetchall() in ([], [(rows[0]["entity_id"],)])
+
+
+def test_a_new_candidate_costs_one_column_and_is_not_certified(project, instance):
+    project.write_catalog([*project.catalog(), {"candidate_id": "c8", "text": "keep other goods", "group": "g0"}])
+    result = run(project, instance, NIGHT)
+    assert result.success
+    assert figures(project, result) == (ENTITIES, ENTITIES * CANDIDATES, 1)
+    table = Path(published(project)["path"]) / "predictions" / "*.parquet"
+    rows = duckdb.sql(f"SELECT candidate_id = 'c8', bool_or(certified) FROM '{table}' GROUP BY 1 ORDER BY 1").fetchall()
+    assert rows == [(False, True), (True, False)]
+
+
+def test_a_limited_run_is_a_preview_and_the_next_full_one_equals_a_cold_one(project, instance):
+    before = published(project)
+    limited = run(project, instance, NIGHT, tags={"semlabel/entities_limit": "5"})
+    assert limited.success
+    preview = current_publication(project.settings.paths.preview)
+    assert (preview["rows"], preview["preview"]) == (5 * CANDIDATES, True)
+    alone = run(project, instance, select=PUBLISH)
+    assert alone.success
+    assert current_publication(project.settings.paths.preview)["version"] == preview["version"]
+    full = run(project, instance, NIGHT)
+    assert full.success
+    after = published(project)
+    assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
+    assert figures(project, full)[0] == 0
+
+
+def test_a_wrong_limit_is_refused_by_name(project, instance):
+    result = run(project, instance, NIGHT, tags={"semlabel/entities_limit": "ten"})
+    assert "expected a whole number" in refusal(result, "predictions")
+
+
+def test_held_out_entities_alone_are_labeled_where_the_settings_say_so(project, instance):
+    project.change(scoring={"entities": "held_out"}, gates={"max_removed_fraction": 1.0})
+    assert run(project, instance, NIGHT).success
+    assert published(project)["rows"] == 40 * CANDIDATES
+    assert run(project, instance, NIGHT, tags={"semlabel/entities_limit": "0"}).success
+    assert published(project)["rows"] == ENTITIES * CANDIDATES
+
+
+# --- nothing red is published
+
+
+def break_entities(project: TinyProject) -> None:
+    project.write_entities([*project.entities(), {"entity_id": "999", "text": "   "}])
+
+
+def break_catalog(project: TinyProject) -> None:
+    project.change(gates={"min_candidates": 100})
+
+
+def break_quality(project: TinyProject) -> None:
+    project.change(gates={"min_auc": 0.9999})
+
+
+def break_margins(project: TinyProject) -> None:
+    edit_warehouse(
+        project,
+        lambda warehouse: warehouse.rows("UPDATE scores SET margins = list_transform(margins, lambda m: m + 1)"),
+    )
+    # Another limit, so that the stored verdicts are not shown again.
+    project.change(gates={"max_label_flips": 0.02})
+
+
+def break_predictions(project: TinyProject) -> None:
+    edit_warehouse(
+        project,
+        lambda warehouse: warehouse.rows("UPDATE scores SET margins = list_transform(margins, lambda m: 'nan'::FLOAT)"),
+    )
+    # The rows have the same identity as before: only a gate that is judged anew sees them.
+    with project.operations.file.transaction() as connection:
+        connection.execute("DELETE FROM gate_results WHERE gate = 'predictions_contract'")
+
+
+def break_coverage(project: TinyProject) -> None:
+    project.write_catalog([*project.catalog(), {"candidate_id": "c8", "text": "keep other goods", "group": "g0"}])
+    project.change(scoring={"max_pairs": 8})
+
+
+def break_volume(project: TinyProject) -> None:
+    project.write_entities(project.entities()[:40])
+
+
+def break_promotion(project: TinyProject) -> None:
+    project.operations.promote("f" * 64, "somebody", "another labeler")
+
+
+RED = [
+    (break_entities, {"entities_contract"}),
+    (break_catalog, {"catalog_contract"}),
+    (break_quality, {"held_out_quality"}),
+    (break_margins, {"mis_matches_single_item", "order_invariance"}),
+    (break_predictions, {"predictions_contract"}),
+    (break_coverage, {"coverage_is_complete"}),
+    (break_volume, {"volume_change"}),
+    (break_promotion, {"one_labeler_everywhere"}),
+]
+
+
+@pytest.mark.parametrize(("breaking", "gates"), RED, ids=[case[0].__name__ for case in RED])
+def test_a_red_gate_leaves_the_published_version_however_it_is_launched(project, instance, breaking, gates):
+    before = current_version(project.settings.paths.published)
+    breaking(project)
+    night = run(project, instance, NIGHT)
+    assert not night.success
+    assert failed(night) >= gates
+    assert "published_predictions" not in made(night)
+    alone = run(project, instance, select=PUBLISH)
+    assert not alone.success
+    assert "Not published, the current version stays" in refusal(alone, "published_predictions")
+    assert current_version(project.settings.paths.published) == before
+    alerts = {row["gate"] for row in project.operations.undelivered_alerts("somebody")}
+    assert alerts >= gates
+
+
+def test_a_verdict_that_is_missing_blocks_like_a_red_one(project, instance):
+    with project.operations.file.transaction() as connection:
+        connection.execute("DELETE FROM gate_results WHERE gate = 'order_invariance'")
+    alone = run(project, instance, select=PUBLISH)
+    assert "order_invariance has no verdict for the current content" in refusal(alone, "published_predictions")
+
+
+def test_a_verdict_under_another_limit_is_no_verdict(project, instance):
+    project.change(gates={"max_removed_fraction": 0.01})
+    alone = run(project, instance, select=PUBLISH)
+    assert "volume_change has no verdict for the current content" in refusal(alone, "published_predictions")
+
+
+def test_a_red_gate_blocks_a_selected_part_of_the_recipe_too(project, instance):
+    break_volume(project)
+    assert run(project, instance, select=["entities", "catalog", "reference_labels"]).success
+    part = run(project, instance, select=["predictions", "published_predictions"])
+    assert failed(part) == {"volume_change"}
+    assert "published_predictions" not in made(part)
+
+
+def test_a_check_that_cannot_be_computed_fails_with_its_reason_and_is_tried_again(project, instance, monkeypatch):
+    from semlabel import gates
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("no rows to divide by")
+
+    break_entities(project)
+    project.change(sources={"max_refused_fraction": 0.5})
+    with monkeypatch.context() as patch:
+        patch.setattr(gates, "entities_contract", broken)
+        night = run(project, instance, NIGHT)
+    assert failed(night) == {"entities_contract"}
+    (row,) = [row for row in project.operations.gates_of_run(night.run_id) if row["gate"] == "entities_contract"]
+    assert (row["verdict"], row["computed"]) == ("fail", False)
+    assert "ZeroDivisionError: no rows to divide by" in row["sentence"]
+    assert "predictions" not in made(night)
+    assert run(project, instance, NIGHT).success
+
+
+def test_a_held_warehouse_is_an_error_of_the_machine_that_names_the_holder(project, instance):
+    project.change(environment={"lease_wait_seconds": 0.1})
+    with project.operations.lease("warehouse", "the-other-run", 0.0):
+        night = run(project, instance, NIGHT)
+    assert "the-other-run" in refusal(night, "entities")
+    # What a check could not look at leaves no verdict behind.
+    recorded = {row["gate"] for row in project.operations.gates_of_run(night.run_id)}
+    assert "entities_contract" not in recorded
+
+
+def test_an_approved_change_is_published_once(project, instance):
+    break_volume(project)
+    assert not run(project, instance, NIGHT).success
+    (red,) = [row for row in project.operations.latest_gates() if row["gate"] == "volume_change"]
+    project.operations.approve(red["subject_digest"], "nina")
+    assert run(project, instance, NIGHT).success
+    assert published(project)["rows"] == 40 * CANDIDATES
+    project.write_entities(project.entities()[:20])
+    assert failed(run(project, instance, NIGHT)) == {"volume_change"}
+
+
+def test_a_drifting_label_rate_warns_and_does_not_block(project, instance):
+    project.write_catalog([*project.catalog(), {"candidate_id": "c8", "text": "sell other goods", "group": "g0"}])
+    project.change(gates={"drift_points": 0.0})
+    night = run(project, instance, NIGHT)
+    assert night.success
+    assert failed(night) == {"label_rate_drift"}
+    assert published(project)["rows"] == ENTITIES * (CANDIDATES + 1)
+    assert "label_rate_drift" in {row["gate"] for row in project.operations.undelivered_alerts("somebody")}
+
+
+def test_a_snapshot_that_is_not_the_warehouse_is_told(project, instance, monkeypatch):
+    from semlabel import publish
+
+    genuine = publish.snapshot_check
+    monkeypatch.setattr(publish, "snapshot_check", lambda *parts: genuine(*parts)._replace(found_hash="0" * 64))
+    rows = project.entities()
+    rows[0]["text"] += " and the records of the office"
+    project.write_entities(rows)
+    assert failed(run(project, instance, NIGHT)) == {"snapshot_matches_warehouse"}
+
+
+# --- a labeler is made
+
+
+TRAIN = ["entities", "catalog", "reference_labels", "training_pairs"]
+
+
+def test_answers_of_several_tokens_are_refused_before_training(project, instance):
+    project.change(prompt={"yes": "YES"})
+    result = run(project, instance, "train_labeler")
+    assert "answers_are_single_tokens" in failed(result)
+    assert made(result) <= {"entities", "catalog"}
+
+
+def test_a_template_that_glues_the_candidate_to_its_words_is_refused_before_training(project, instance):
+    project.change(prompt={"template": "Profile: {entity}\nAnswer N{candidate}"})
+    project.write_catalog([*project.catalog(), {"candidate_id": "c8", "text": "o", "group": ""}])
+    result = run(project, instance, "train_labeler")
+    assert failed(result) == {"split_tokens_match"}
+    assert "checkpoint" not in made(result)
+
+
+def test_references_that_name_nobody_are_refused_before_training(project, instance):
+    strangers = [{"entity_id": f"x{n}", "candidate_id": "c0", "label": "yes"} for n in range(40)]
+    project.write_references([*project.references(), *strangers])
+    result = run(project, instance, "train_labeler")
+    assert failed(result) == {"pairs_contract"}
+    assert "checkpoint" not in made(result)
+
+
+def test_a_leak_between_splits_is_refused_before_training(project, instance):
+    def leak(warehouse: Warehouse) -> None:
+        frame = warehouse.entities()
+        (train, *_), (test, *_) = (frame.index[frame["split"] == name] for name in ("train", "test"))
+        frame.loc[train, "text"] = frame.loc[test, "text"] + " again"
+        warehouse.replace_entities(frame.drop(columns="text_id"), "a careless script")
+
+    assert run(project, instance, select=["reference_labels"]).success
+    edit_warehouse(project, leak)
+    result = run(project, instance, select=["training_pairs", "checkpoint"])
+    assert failed(result) == {"splits_do_not_leak"}
+    assert "checkpoint" not in made(result)
+
+
+def test_training_again_on_unchanged_input_trains_and_scores_nothing(project, instance):
+    result = run(project, instance)
+    assert result.success
+    assert "checkpoint" in made(result)
+    assert figures(project, result)[0::2] == (0, 0)
+    assert len(list(project.settings.paths.labelers.glob("?" * 64))) == 1
+
+
+def test_a_new_labeler_labels_nothing_before_it_is_promoted(project, instance):
+    before = published(project)
+    project.change(calibration={"min_precision": 0.4})
+    result = run(project, instance, "train_labeler")
+    assert result.success
+    (made_now,) = [
+        event for event in result.get_asset_materialization_events() if event.asset_key == dg.AssetKey("threshold")
+    ]
+    told = made_now.materialization.metadata
+    assert told["labeler_digest"].value != before["labeler_digest"]
+    # The second question to the same certify entities is held to half the error.
+    assert (told["certify_uses"].value, told["confidence"].value) == (2, 0.975)
+    assert run(project, instance, NIGHT).success
+    assert published(project)["labeler_digest"] == before["labeler_digest"]
+
+
+def test_a_floor_that_cannot_be_shown_makes_a_labeler_that_never_decides(project, instance):
+    before = published(project)
+    project.change(calibration={"min_precision": 0.99})
+    result = run(project, instance, "train_labeler")
+    assert failed(result) == {"held_out_errors"}
+    assert published(project) == before
+    assert run(project, instance, NIGHT).success
+
+
+def test_the_first_labeler_is_not_promoted_while_a_gate_is_red(project, instance):
+    (project.settings.paths.labelers / "current").unlink()
+    shutil.rmtree(project.settings.paths.published)
+    break_quality(project)
+    result = run(project, instance)
+    assert failed(result) == {"held_out_quality"}
+    assert run(project, instance, select=["threshold"]).success
+    alone = run(project, instance, select=["predictions"])
+    assert "The first labeler is not promoted: Held-out AUC is" in refusal(alone, "predictions")
+    assert not (project.settings.paths.labelers / "current").exists()
+
+
+def test_without_any_labeler_a_night_says_what_to_run(project, instance):
+    (project.settings.paths.labelers / "current").unlink()
+    night = run(project, instance, NIGHT)
+    assert not night.success
+    sentences = [row["sentence"] for row in project.operations.gates_of_run(night.run_id) if row["verdict"] == "fail"]
+    assert any("no labeler is promoted yet; run the whole recipe" in sentence for sentence in sentences)
+
+
+def test_evidence_stays_small_whatever_is_wrong(project, instance):
+    strangers = [{"entity_id": f"x{n}", "candidate_id": "c0", "label": "yes"} for n in range(300)]
+    project.write_references([*project.references(), *strangers])
+    result = run(project, instance, select=TRAIN)
+    for event in result.get_asset_materialization_events():
+        for value in event.materialization.metadata.values():
+            if isinstance(value, dg.TableMetadataValue):
+                assert len(value.records) <= 50
+    for row in project.operations.gates_of_run(result.run_id):
+        assert len(json.dumps(row["evidence"])) < 20_000
