@@ -12,11 +12,13 @@ PROFILE ?=
 CONFIG  := demo/$(if $(PROFILE),$(PROFILE),pipeline).toml
 PORT    ?= 3000
 WORKERS ?= 2
-PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
+# Compiling every module of every package would take longer than installing them; Python compiles what it imports.
+PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no-compile -c constraints.txt
 
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
 .PHONY: help venv demo ui test test-slow lint types validate clean-demo
 
 help:

@@ -17,8 +17,8 @@ from typing import Any
 from semlabel.errors import ModelRefused
 from semlabel.settings import Settings
 
-SCORING_SHARE = 0.6
-TRAINING_SHARE = 0.5
+SCORING_SHARE = 0.7
+TRAINING_SHARE = 0.7
 LONG_SECONDS = 20 * 60
 """From here on a smaller profile is offered."""
 

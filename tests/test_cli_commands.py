@@ -13,6 +13,7 @@ import pytest
 
 from semlabel.cli import run_command
 from semlabel.cli.churn import churn
+from semlabel.cli.common import command_for
 from semlabel.cli.cost import _stored_pairs
 from semlabel.cli.text import age, interval, number, size, table
 from semlabel.gates import GATES, GateResult, required_subjects
@@ -561,6 +562,16 @@ def test_doctor_finds_an_edited_file(command, ran, labelers, project):
 
 
 # --- text
+
+
+def test_a_named_command_can_be_pasted_where_the_program_is_not_on_the_path(project, monkeypatch):
+    settings = load_settings(project / "pipeline.toml")
+    assert command_for(settings, "run") == "semlabel run"
+    monkeypatch.setattr("sys.argv", [str(project / ".venv" / "bin" / "semlabel"), "run"])
+    assert command_for(settings, "run") == ".venv/bin/semlabel run"
+    (project / "demo").mkdir()
+    monkeypatch.chdir(project / "demo")
+    assert command_for(settings, "ui") == f"{project}/.venv/bin/semlabel ui --config {project}/pipeline.toml"
 
 
 def test_numbers_read_like_numbers():

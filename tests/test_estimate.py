@@ -6,6 +6,7 @@ import pytest
 
 from semlabel.errors import ModelRefused
 from semlabel.estimate import (
+    TRAINING_SHARE,
     Estimate,
     Lengths,
     Sizes,
@@ -54,7 +55,7 @@ def test_training_is_capped_by_max_pairs_and_counts_epochs():
     result = estimate(settings(training={"max_pairs": 4000, "epochs": 2.0}), SIZES, LENGTHS, 1_000_000, SPEED)
     train = work_of(result)["train"]
     assert (train.pairs, train.tokens) == (8000, 2 * (100 * 100 + 4000 * 10))
-    assert result.seconds_of(train) == pytest.approx(2 * 1e6 * train.tokens * 3 / (1e11 * 0.5))
+    assert result.seconds_of(train) == pytest.approx(2 * 1e6 * train.tokens * 3 / (1e11 * TRAINING_SHARE))
 
 
 def test_held_out_entities_are_scored_once_not_again_as_predictions():

@@ -7,6 +7,7 @@ command.
 import getpass
 import json
 import os
+import shutil
 import socket
 import sys
 from pathlib import Path
@@ -84,4 +85,16 @@ def command_for(settings: "Settings", command: str) -> str:
     except ValueError:
         shown = file
     config = "" if shown == DEFAULT_CONFIG else f" --config {shown}"
-    return f"semlabel {command}{config}"
+    return f"{_program()} {command}{config}"
+
+
+def _program() -> str:
+    """How this program was called, so that a command it names can be pasted where it is not on the path."""
+    called = Path(sys.argv[0])
+    on_path = shutil.which("semlabel")
+    if called.name != "semlabel" or (on_path is not None and Path(on_path).resolve() == called.resolve()):
+        return "semlabel"
+    try:
+        return str(called.absolute().relative_to(Path.cwd()))
+    except ValueError:
+        return str(called)
