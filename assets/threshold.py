@@ -15,6 +15,7 @@ from assets.evaluation import ensure_scored, judged_pairs, score_split
 from assets.labelers import judged_checkpoint, judged_labeler
 from assets.ledger import certify_use
 from resources.project import ProjectResource, Step
+from semlabel.errors import GateBlocked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +36,6 @@ _RESULT = "threshold_result"
 )
 def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     """The labeler: checkpoint, probability map and a threshold shown to keep the policy, in one directory."""
-    from semlabel.calibration import fit_platt
     from semlabel.labeler_files import write_labeler
     from semlabel.thresholds import Policy, walk
 
@@ -49,15 +49,17 @@ def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
         texts = [row[0] for row in warehouse.rows("SELECT text_id FROM catalog ORDER BY 1")]
     settings = step.settings.calibration
     policy = Policy(settings.min_precision, settings.max_fpr, settings.max_fnr)
-    platt = fit_platt(calibrate["margin"].to_numpy(), calibrate["label"].to_numpy())
+    platt = _probability_map(calibrate)
     use = certify_use(step, manifest, policy, certify)
+    if use.number > 1:
+        step.log.warning(f"look {use.number} at these certify entities: held to confidence {use.confidence:.4g}")
     result = walk(policy, calibrate, certify, use.confidence, settings.cuts, settings.min_expected_flagged)
     digest, path = write_labeler(
         step.settings.paths.labelers,
         directory,
         result,
         platt,
-        evidence=_checkpoint_evidence(step, manifest) | {_RESULT: result.to_json()},
+        evidence=_checkpoint_evidence(step, manifest) | {_RESULT: result.to_json() | {"certify_use": use.number}},
         training={"certified_text_ids": texts},
     )
     use.record(step, digest, result.verdict)
@@ -79,6 +81,16 @@ def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
         baselines=dg.MetadataValue.json(metrics["baselines"]),
         **_plots(calibrate, certify, platt, result, settings.min_precision),
     )
+
+
+def _probability_map(calibrate: "pd.DataFrame") -> "Platt":
+    """Platt's map on calibrate. Raises GateBlocked where the judged pairs are too few to have one."""
+    from semlabel.calibration import fit_platt
+
+    try:
+        return fit_platt(calibrate["margin"].to_numpy(), calibrate["label"].to_numpy())
+    except ValueError as error:
+        raise GateBlocked(f"margins cannot be turned into probabilities on calibrate: {error}") from error
 
 
 def _checkpoint_evidence(step: Step, manifest: "Manifest") -> dict[str, Any]:

@@ -158,13 +158,14 @@ def run(
     job: str | None = None,
     select: Sequence[str] | None = None,
     tags: Mapping[str, str] | None = None,
+    **overrides: Any,
 ) -> dg.ExecuteInProcessResult:
     """Run a job, a selection of assets with their checks, or everything, in this process; never raises."""
     from pipeline.definitions import build_defs
     from resources.scorer import forget_models
 
     forget_models()
-    defs = build_defs(project.config)
+    defs = build_defs(project.config, **overrides)
     definition = defs.resolve_job_def(job) if job else defs.resolve_implicit_global_asset_job_def()
     keys = [dg.AssetKey(name) for name in select] if select else None
     return definition.execute_in_process(

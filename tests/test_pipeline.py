@@ -10,6 +10,12 @@ import dagster as dg
 import duckdb
 import pytest
 
+from pipeline.sensors import run_endings
+from resources.operations import OperationsResource
+from resources.project import ProjectResource
+from resources.scorer import ScorerResource
+from resources.settings import SettingsResource
+from resources.warehouse import WarehouseResource
 from semlabel.published import current_publication, current_version
 from semlabel.warehouse import Warehouse
 from tests.pipeline_fixtures import TinyProject, make_project, run, verdicts
@@ -58,6 +64,12 @@ def failed(result: dg.ExecuteInProcessResult) -> set[str]:
 
 def made(result: dg.ExecuteInProcessResult) -> set[str]:
     return {event.asset_key.to_user_string() for event in result.get_asset_materialization_events()}
+
+
+def threshold_of(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
+    """What the `threshold` of a run tells of itself."""
+    events = {event.asset_key.to_user_string(): event for event in result.get_asset_materialization_events()}
+    return dict(events["threshold"].materialization.metadata)
 
 
 def refusal(result: dg.ExecuteInProcessResult, step: str) -> str:
@@ -170,6 +182,42 @@ def test_a_limited_run_is_a_preview_and_the_next_full_one_equals_a_cold_one(proj
     after = published(project)
     assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
     assert figures(project, full)[0] == 0
+
+
+def test_an_environment_of_previews_never_moves_what_others_read(project, instance):
+    before = current_version(project.settings.paths.published)
+    project.change(publish={"preview": True})
+    assert run(project, instance, NIGHT).success
+    assert current_publication(project.settings.paths.preview)["rows"] == ENTITIES * CANDIDATES
+    assert current_version(project.settings.paths.published) == before
+
+
+class DyingScorers(ScorerResource):
+    """Loads a model that breaks after three rounds."""
+
+    def get(self, directory: Path, run_id: str) -> Any:
+        scorer, rounds = super().get(directory, run_id), iter(range(3))
+        margins = scorer.margins
+
+        def dying(*parts: Any) -> Any:
+            if next(rounds, None) is None:
+                raise RuntimeError("the power went out")
+            return margins(*parts)
+
+        scorer.margins = dying
+        return scorer
+
+
+def test_an_interrupted_night_goes_on_where_it_was(project, instance):
+    project.write_catalog([*project.catalog(), {"candidate_id": "c8", "text": "keep other goods", "group": "g0"}])
+    settings = SettingsResource(config_path=str(project.config))
+    dying = DyingScorers(settings=settings, operations=OperationsResource(settings=settings))
+    night = run(project, instance, NIGHT, scorers=dying)
+    assert "the power went out" in refusal(night, "predictions")
+    assert figures(project, night)[0] == 3
+    again = run(project, instance, NIGHT)
+    assert again.success
+    assert figures(project, again)[0] == ENTITIES - 3
 
 
 def test_a_wrong_limit_is_refused_by_name(project, instance):
@@ -342,6 +390,19 @@ def test_a_snapshot_that_is_not_the_warehouse_is_told(project, instance, monkeyp
     assert failed(run(project, instance, NIGHT)) == {"snapshot_matches_warehouse"}
 
 
+def test_runs_of_the_daemon_are_closed_in_the_books(project, instance):
+    settings = SettingsResource(config_path=str(project.config))
+    operations = OperationsResource(settings=settings)
+    warehouse = WarehouseResource(settings=settings, operations=operations)
+    scorers = ScorerResource(settings=settings, operations=operations)
+    parts = {"settings": settings, "operations": operations, "warehouse": warehouse, "scorers": scorers}
+    night = run(project, instance, select=["reference_labels"])
+    assert project.operations.run(night.run_id)["status"] == "STARTED"
+    with dg.build_sensor_context(instance=instance, resources={"project": ProjectResource(**parts)}) as context:
+        run_endings(context)
+    assert project.operations.run(night.run_id)["status"] == "SUCCESS"
+
+
 # --- a labeler is made
 
 
@@ -390,6 +451,7 @@ def test_training_again_on_unchanged_input_trains_and_scores_nothing(project, in
     assert result.success
     assert "checkpoint" in made(result)
     assert figures(project, result)[0::2] == (0, 0)
+    assert threshold_of(result)["certify_uses"].value == 1
     assert len(list(project.settings.paths.labelers.glob("?" * 64))) == 1
 
 
@@ -398,10 +460,7 @@ def test_a_new_labeler_labels_nothing_before_it_is_promoted(project, instance):
     project.change(calibration={"min_precision": 0.4})
     result = run(project, instance, "train_labeler")
     assert result.success
-    (made_now,) = [
-        event for event in result.get_asset_materialization_events() if event.asset_key == dg.AssetKey("threshold")
-    ]
-    told = made_now.materialization.metadata
+    told = threshold_of(result)
     assert told["labeler_digest"].value != before["labeler_digest"]
     # The second question to the same certify entities is held to half the error.
     assert (told["certify_uses"].value, told["confidence"].value) == (2, 0.975)
