@@ -239,7 +239,7 @@ class Scoring(Section):
 
 
 class Publish(Section):
-    """Where versions go (unset: below the state folder) and how many are kept.
+    """Where versions go (unset: below the state folder), how many are kept, what becomes of uncertified candidates.
 
     `preview`: whatever this environment publishes goes below its own `preview/` and is never what others read.
     """
@@ -247,6 +247,7 @@ class Publish(Section):
     dir: NonEmpty | None = None
     keep: Positive = 7
     preview: bool = False
+    uncertified_candidates: Literal["publish", "withhold"] = "publish"
 
 
 class Environment(Section):
