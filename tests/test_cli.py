@@ -294,7 +294,7 @@ def started(project, workspace, trouble="slow"):
     return process
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGHUP])
 def test_an_interrupted_run_says_how_to_go_on_and_holds_nothing(command, project, workspace, stop):
     process = started(project, workspace)
     process.send_signal(stop)

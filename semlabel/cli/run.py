@@ -3,7 +3,7 @@
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -125,8 +125,7 @@ def _execute(
     log = settings.paths.state / "logs" / f"{run_id}.log"
     _prune(log.parent)
     say(f"run {run_id[:8]}: {selection.label} ({len(selection.asset_names)} assets), log in {log}")
-    # A terminated run ends as cleanly as an interrupted one.
-    terminated = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    handlers = _ends_like_an_interrupt()
     operations.start_run(run_id, selection.label)
     outcome = execution.Outcome(run_id, "FAILURE", (), ())
     try:
@@ -140,8 +139,21 @@ def _execute(
         outcome = execution.Outcome(run_id, "CANCELED", (), ())
     finally:
         operations.finish_run(run_id, outcome.status)
-        signal.signal(signal.SIGTERM, terminated)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     return outcome
+
+
+def _ends_like_an_interrupt() -> dict[int, Any]:
+    """Make a terminated run, and one whose terminal went away, end as cleanly as an interrupted one.
+
+    Returns the handlers that were there. What the caller chose to ignore (`nohup`) stays ignored.
+    """
+    there = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in there.items():
+        if handler != signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
+    return {int(number): handler for number, handler in there.items()}
 
 
 def _prune(folder: Path) -> None:
