@@ -155,8 +155,8 @@ def estimate(
     if settings.scoring.max_pairs:
         remaining = min(remaining, settings.scoring.max_pairs)
     work.append(scoring_work("score predictions", remaining, sizes.candidates, settings, lengths))
-    # Baselines, contracts, metrics and publication: seconds that hardly depend on the model.
-    return Estimate(tuple(work), lengths, parameters, speed, fixed_seconds=60.0 if training else 5.0)
+    # Loading, baselines, contracts, metrics and publication: seconds that hardly depend on the model.
+    return Estimate(tuple(work), lengths, parameters, speed, fixed_seconds=90.0 if training else 5.0)
 
 
 def _training_work(settings: Settings, sizes: Sizes, lengths: Lengths) -> Iterable[Work]:

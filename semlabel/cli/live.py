@@ -159,8 +159,10 @@ class Watch:
     def poll(self) -> None:
         """Show the stage that moved last, if it moved since the current asset began."""
         rows = self._read()
-        if self._display is not None and rows and str(rows[-1]["updated_at"]) >= self._since:
-            row = rows[-1]
+        if self._display is None or not rows or str(rows[-1]["updated_at"]) < self._since:
+            return
+        row = rows[-1]
+        if row["done"] or row["total"]:  # a stage that found nothing to do is not worth a line
             self._display.progress(str(row["stage"]), int(row["done"]), int(row["total"]), str(row["unit"]))
 
     def _say(self, text: str) -> None:
