@@ -96,7 +96,9 @@ def test_a_terminal_keeps_the_lines_and_takes_the_bar_away():
     with live(watch := Watch(lambda: rows), stream, terminal=True):
         watch.event(Event("gate", "held_out_quality", "", passed=False, blocking=True, text="[bold]not markup[/bold]"))
         watch.poll()
+        print("noise of a step")
     assert "held_out_quality: [bold]not markup[/bold]" in stream.getvalue()
+    assert "noise" not in stream.getvalue()
 
 
 def test_output_of_children_and_of_c_code_goes_to_the_log(tmp_path, capfd):

@@ -94,6 +94,9 @@ class TerminalDisplay:
             TextColumn("{task.fields[text]}"),
             console=self._console,
             transient=True,
+            # What steps print belongs into the log and not above the bar.
+            redirect_stdout=False,
+            redirect_stderr=False,
         )
         self._rate = Rate()
         self._task: Any = None
