@@ -84,9 +84,9 @@ def _trained(step: Step) -> "tuple[Path, Manifest]":
     name = digest_of([digest, spec.digest(), served, SCORING_CODE_VERSION])[:16]
     directory = settings.paths.checkpoints / name
     if directory.exists():
-        step.log.info(f"checkpoint {name} is there already: nothing to train")
         manifest = read_manifest(directory)
         if manifest.known_pairs and manifest.training["pairs_digest"] == pairs_digest:
+            step.log.info(f"checkpoint {name} is there already: nothing to train")
             return directory, manifest
     return directory, _train(step, directory, prompt, Prompt(spec, tokenizer), rounds, pairs_digest, served, known)
 

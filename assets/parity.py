@@ -45,8 +45,8 @@ def order_against_order(step: Step) -> GateResult:
     per_entity = max(1, len(pairs) // max(1, len(best)))
     chosen = best.index[: math.ceil(wanted / per_entity)]
     sample = pairs[pairs["entity_id"].isin(chosen)]
-    shuffled = sample.iloc[np.random.default_rng(_SEED).permutation(len(sample))]
-    other = _rescored(scorer, shuffled)[np.argsort(np.random.default_rng(_SEED).permutation(len(sample)))]
+    order = np.random.default_rng(_SEED).permutation(len(sample))
+    other = _rescored(scorer, sample.iloc[order])[np.argsort(order)]
     return order_invariance(**_comparison(step, sample, other, cut, manifest), min_pairs=min(wanted, len(pairs)))
 
 
@@ -104,14 +104,16 @@ def _comparison(
 ) -> dict[str, object]:
     import numpy as np
 
+    from semlabel.metrics import label_flips
+
     gates = step.settings.gates
-    stored = sample["margin"].to_numpy(dtype=np.float32)
-    yes, also_yes = stored >= cut, other >= cut
+    stored = sample["margin"].to_numpy(dtype=np.float64)
+    changed = label_flips(stored, other, cut)
     tolerance = gates.parity_tolerance_fp32 if manifest.precision == "fp32" else gates.parity_tolerance_bf16
     return {
-        "differences": np.abs(stored.astype(np.float64) - other.astype(np.float64)),
-        "flips": int((yes != also_yes).sum()),
-        "yes_either": int((yes | also_yes).sum()),
+        "differences": np.abs(stored - other.astype(np.float64)),
+        "flips": changed.flips,
+        "yes_either": changed.yes_either,
         "tolerance": tolerance,
         "pairs": len(sample),
         "max_label_flips": gates.max_label_flips,

@@ -135,6 +135,11 @@ def _items_over_query(
     return output, log_sum - math.log(2) if prefix == 1 else log_sum
 
 
+def _biting(layout: Layout, window: int | None) -> int | None:
+    """The sliding window where a prompt of the pack is longer than it, else None: a wider one hides nothing."""
+    return None if window is None or layout.longest <= window else window
+
+
 def masked_attention(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -153,7 +158,7 @@ def masked_attention(
     TypeError without a layout, RuntimeError with one of another length.
     """
     layout = _layout_for(query, key, attention_mask, dropout, other)
-    window = None if sliding_window is None or layout.longest <= sliding_window else sliding_window
+    window = _biting(layout, sliding_window)
     return _masked(layout, query, key, value, scaling, window).contiguous(), None
 
 
@@ -177,7 +182,7 @@ def split_attention(
     if torch.is_grad_enabled():
         raise RuntimeError(f"{SPLIT} has no gradient: use torch.inference_mode(), or {MASKED} for training")
     layout = _layout_for(query, key, attention_mask, dropout, other)
-    window = None if sliding_window is None or layout.longest <= sliding_window else sliding_window
+    window = _biting(layout, sliding_window)
     if window is not None or query.device.type != "cpu" or query.shape[-1] != value.shape[-1]:
         return _masked(layout, query, key, value, scaling, window).contiguous(), None
     return _split(layout, query, key, value, scaling), None

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from semlabel.durable import fsync_path, fsync_tree, point_link
 from semlabel.errors import LabelerError
 from semlabel.manifest import (
     MANIFEST_FILE,
@@ -157,10 +158,7 @@ def switch_current(labelers_dir: Path, digest: str) -> Path:
     link = labelers_dir / CURRENT
     if link.exists() and not link.is_symlink():
         raise LabelerError(f"{link}: is no symbolic link; remove it and promote a labeler again")
-    fresh = labelers_dir / f"{_STAGING}{CURRENT}-{secrets.token_hex(4)}"
-    fresh.symlink_to(digest)
-    fresh.replace(link)
-    _sync(labelers_dir)
+    point_link(link, Path(digest))
     return target
 
 
@@ -207,11 +205,9 @@ def _staged(target: Path) -> Iterator[Path]:
     staging.mkdir(mode=0o700)
     try:
         yield staging
-        for file in staging.iterdir():
-            _sync(file)
-        _sync(staging)
+        fsync_tree(staging)
         _put_in_place(staging, target)
-        _sync(target.parent)
+        fsync_path(target.parent)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
@@ -236,11 +232,3 @@ def _remove_stale(parent: Path) -> None:
     for left in parent.glob(f"{_STAGING}*"):
         if not left.is_symlink() and time.time() - left.stat().st_mtime > _STALE_SECONDS:
             shutil.rmtree(left, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

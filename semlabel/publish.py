@@ -20,6 +20,7 @@ import semlabel
 from semlabel import changes
 from semlabel.content_hash import MODULUS, content_hash, content_sum
 from semlabel.digests import digest_of, file_digest
+from semlabel.durable import fsync_path, fsync_tree
 from semlabel.errors import GateBlocked, WarehouseError
 from semlabel.operations import plain
 from semlabel.published import (
@@ -29,8 +30,6 @@ from semlabel.published import (
     clean,
     confirm,
     current_publication,
-    fsync_directory,
-    fsync_tree,
     next_version,
     purge,
     read_manifest,
@@ -268,7 +267,7 @@ class _Stage:
         final = self.directory / VERSIONS / self.version
         self.path.rename(final)
         self.path = final
-        fsync_directory(final.parent)
+        fsync_path(final.parent)
         return final.absolute()
 
     def discard(self) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from semlabel.digests import digest_of, file_digest
+from semlabel.durable import point_link
 from semlabel.errors import WarehouseError
 
 if TYPE_CHECKING:
@@ -134,10 +135,7 @@ def rollback(
 
 def switch(directory: Path, version: str) -> None:
     """Point `current` at a version, in one step that readers cannot see the middle of."""
-    temporary = directory / f".{CURRENT}-{uuid4().hex}"
-    temporary.symlink_to(Path(VERSIONS) / version)
-    temporary.replace(directory / CURRENT)
-    fsync_directory(directory)
+    point_link(directory / CURRENT, Path(VERSIONS) / version)
     confirm(directory)
 
 
@@ -177,24 +175,6 @@ def purge(directory: Path, keep: int) -> list[str]:
         (directory / VERSIONS / name).rename(doomed)
         shutil.rmtree(doomed)
     return gone
-
-
-def fsync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def fsync_tree(path: Path) -> None:
-    """Make every file and directory below `path` durable."""
-    for folder, _, files in os.walk(path):
-        for name in files:
-            with (Path(folder) / name).open("rb") as stream:
-                os.fsync(stream.fileno())
-        fsync_directory(Path(folder))
 
 
 def _superseded_at(directory: Path, version: str) -> datetime:

@@ -15,29 +15,11 @@ import pytest
 
 from semlabel.cli import run_command
 from semlabel.operations import Operations
+from tests.cli_settings import smallest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-SETTINGS = """
-[sources]
-entities = "entities.csv"
-catalog = "catalog.csv"
-references = "references.csv"
-
-[model]
-base = "./model"
-
-[prompt]
-template = "{entity} {candidate}"
-
-[splits]
-calibrate = 1
-certify = 1
-test = 1
-
-[calibration]
-min_precision = 0.5
-"""
+SETTINGS = smallest()
 
 DAGSTER = """
 telemetry:
@@ -285,6 +267,8 @@ def started(project, workspace, trouble="slow"):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Under nohup the tests ignore this signal, and a child would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )
     for _ in range(1200):
         if flag.exists() or process.poll() is not None:

@@ -26,6 +26,7 @@ from semlabel.publish import publish
 from semlabel.published import current_version, version_names
 from semlabel.scorer import Scorer
 from semlabel.settings import load_settings
+from tests.cli_settings import smallest
 from tests.storage import Project, entities, margin
 from tests.storage import Scorer as KnownScorer
 from tests.tiny import save_tiny
@@ -33,26 +34,7 @@ from tests.tiny import save_tiny
 COMMANDS = ("check", "run", "status", "score", "label", "promote", "rollback", "approve", "ui", "doctor")
 QUERY = "The nurse gives the patient medicine."
 ITEMS = ["keep records", "repair machines", "keep records"]
-SETTINGS = """
-[sources]
-entities = "entities.csv"
-catalog = "catalog.csv"
-references = "references.csv"
-
-[model]
-base = "./model"
-
-[prompt]
-template = "Profile: {entity} Activity: {candidate}"
-
-[splits]
-calibrate = 1
-certify = 1
-test = 1
-
-[calibration]
-min_precision = 0.5
-"""
+SETTINGS = smallest("Profile: {entity} Activity: {candidate}")
 
 
 @pytest.fixture(scope="module")

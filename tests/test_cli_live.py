@@ -11,23 +11,9 @@ from semlabel.cli.execution import Event
 from semlabel.cli.live import PlainDisplay, Rate, Watch, line, live, quiet
 from semlabel.estimate import Speed
 from semlabel.settings import load_settings
+from tests.cli_settings import smallest
 
-SETTINGS = """
-[sources]
-entities = "entities.csv"
-catalog = "catalog.csv"
-references = "references.csv"
-[model]
-base = "./model"
-[prompt]
-template = "{entity} {candidate}"
-[splits]
-calibrate = 1
-certify = 1
-test = 1
-[calibration]
-min_precision = 0.5
-"""
+SETTINGS = smallest()
 
 
 def test_progress_says_how_far_how_fast_and_how_long():

@@ -231,7 +231,7 @@ def test_a_damaged_checkpoint_becomes_no_labeler(checkpoint, tmp_path):
     assert not (tmp_path / "labelers").exists()
 
 
-@pytest.mark.parametrize("step", ["_sync", "_put_in_place"])
+@pytest.mark.parametrize("step", ["fsync_tree", "_put_in_place"])
 def test_a_full_disk_leaves_no_half_labeler(checkpoint, tmp_path, monkeypatch, step):
     def full(*_):
         raise OSError(28, "No space left on device")

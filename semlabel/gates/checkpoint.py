@@ -6,12 +6,13 @@ differences, flip counts and interval estimates.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from semlabel.gates.registry import decide
 from semlabel.gates.result import GateResult, Verdict
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def held_out_quality(
@@ -67,7 +68,7 @@ def held_out_quality(
 
 
 def mis_matches_single_item(
-    differences: Sequence[float] | np.ndarray,
+    differences: "Sequence[float] | np.ndarray",
     flips: int,
     yes_either: int,
     tolerance: float,
@@ -87,7 +88,7 @@ def mis_matches_single_item(
 
 
 def order_invariance(
-    differences: Sequence[float] | np.ndarray,
+    differences: "Sequence[float] | np.ndarray",
     flips: int,
     yes_either: int,
     tolerance: float,
@@ -105,7 +106,7 @@ def order_invariance(
 def _parity(
     gate: str,
     words: tuple[str, str],
-    differences: Sequence[float] | np.ndarray,
+    differences: "Sequence[float] | np.ndarray",
     flips: int,
     yes_either: int,
     tolerance: float,
@@ -113,6 +114,8 @@ def _parity(
     min_pairs: int,
     max_label_flips: float,
 ) -> GateResult:
+    import numpy as np
+
     moved = np.abs(np.asarray(differences, dtype=np.float64).ravel())
     largest = float(moved.max()) if moved.size else None
     share = flips / yes_either if yes_either else None

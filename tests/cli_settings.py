@@ -1,0 +1,25 @@
+"""The smallest settings file that a command can be tried on."""
+
+
+def smallest(template: str = "{entity} {candidate}") -> str:
+    """A `pipeline.toml` with tables and a model beside it that need not exist."""
+    return f"""
+[sources]
+entities = "entities.csv"
+catalog = "catalog.csv"
+references = "references.csv"
+
+[model]
+base = "./model"
+
+[prompt]
+template = "{template}"
+
+[splits]
+calibrate = 1
+certify = 1
+test = 1
+
+[calibration]
+min_precision = 0.5
+"""
