@@ -56,7 +56,7 @@ def _scores(step: Step, warehouse: "Warehouse") -> "pd.DataFrame":
 def _file(step: Step, warehouse: "Warehouse") -> Path:
     from semlabel.digests import digest_of
 
-    tables = ("training_pairs", "entities", "catalog", "reference_labels")
+    tables = ("training_pairs", "entities", "catalog", "left_out_candidates", "reference_labels")
     seed, unlisted = step.settings.training.seed, step.settings.sources.unlisted
     key = digest_of([_VERSION, seed, unlisted, *(warehouse.content_digest(table) for table in tables)])
     return step.settings.paths.checkpoints / f"baselines-{key[:16]}.parquet"
@@ -70,7 +70,8 @@ def _computed(step: Step, warehouse: "Warehouse") -> "pd.DataFrame":
 
     tables = warehouse.entities(), warehouse.catalog(), warehouse.reference_labels()
     texts = dict(zip(tables[0]["entity_id"], tables[0]["text"], strict=True))
-    candidates = dict(zip(tables[1]["candidate_id"], tables[1]["text"], strict=True))
+    known = warehouse.training_candidates()
+    candidates = dict(zip(known["candidate_id"], known["text"], strict=True))
 
     def with_texts(pairs: "pd.DataFrame") -> "pd.DataFrame":
         entity_text = pairs["entity_id"].map(texts)

@@ -44,6 +44,8 @@ def catalog(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.M
         train_ids = [row[0] for row in warehouse.rows("SELECT entity_id FROM entities WHERE split = 'train'")]
         kept, left_out = select_catalog(fitting, references, train_ids, step.settings.sources.catalog_top)
         replaced = warehouse.replace_catalog(_certified(step, kept), step.run_id, source.digest)
+        others = fitting[fitting["candidate_id"].isin(left_out)]
+        warehouse.replace_left_out(others.drop(columns="item_tokens"), step.run_id, source.digest)
         refused = [*source.refused, *too_long]
         warehouse.add_refused(step.run_id, "catalog", [(row.row_id, row.reason) for row in refused])
     for warning in [*source.warnings, *problem]:
@@ -94,7 +96,8 @@ def _certified(step: Step, frame: "pd.DataFrame") -> "pd.DataFrame":
     promoted = promoted_labeler(step)
     if promoted is None:
         return frame.assign(certified=True)
-    known = set(promoted[1].training.get("certified_text_ids", ()))
+    calibration = promoted[1].calibration
+    known = set((calibration.model_extra or {}).get("certified_text_ids", ())) if calibration else set()
     return frame.assign(certified=[text_id(text) in known for text in frame["text"]])
 
 

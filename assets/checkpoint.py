@@ -97,7 +97,8 @@ def _rounds(step: Step, prompt: "Prompt") -> "tuple[list[TrainingRound], str, li
 
     with step.reader() as warehouse:
         pairs, entities, catalog = warehouse.training_pairs(), warehouse.entities(), warehouse.catalog()
-    rounds = rounds_from_pairs(pairs, entities, catalog, prompt, step.settings.scoring.items_per_round)
+        candidates = warehouse.training_candidates()
+    rounds = rounds_from_pairs(pairs, entities, candidates, prompt, step.settings.scoring.items_per_round)
     # Candidate texts on both sides: a labeler directory travels, so no entity's text may travel in it.
     texts = [catalog["text"].iloc[0], catalog["text"].iloc[-1]]
     return rounds, step.digest("training_pairs"), [(query, item) for query in texts for item in texts]

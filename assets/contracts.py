@@ -107,8 +107,9 @@ TRAINING_PAIRS = Contract(
         ),
         Rule(
             "unknown_candidates",
-            "every pair names a candidate of the catalog",
-            "candidate_id NOT IN (SELECT candidate_id FROM catalog)",
+            "every pair names a candidate of the catalog or one that it left out",
+            "candidate_id NOT IN (SELECT candidate_id FROM catalog) "
+            "AND candidate_id NOT IN (SELECT candidate_id FROM left_out_candidates)",
         ),
         Rule("held_out_pairs", "every pair is of the train split", "split IS DISTINCT FROM 'train'"),
     ),

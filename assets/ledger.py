@@ -1,8 +1,8 @@
 """What a look at the certify set costs: every use is entered, and each further one is held to a smaller error.
 
 Knows the ledger of `ops.sqlite`. Knows nothing of how a threshold is certified. The first labeler that a certify set
-proves may be wrong with probability alpha, the next one with half of that, and so on: whoever tries again and again
-until it passes does not get there by luck.
+proves may be wrong with probability 3/4 alpha, the next one with 3/4 of what is left, and so on: together they never
+spend more than alpha, so whoever tries again and again until it passes does not get there by luck.
 """
 
 from dataclasses import asdict, dataclass
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from semlabel.manifest import Manifest
     from semlabel.thresholds import Policy
+
+# Most sets are looked at once, so most of alpha goes to the first look.
+_SHARE = 0.75
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,8 @@ def certify_use(step: Step, checkpoint: "Manifest", policy: "Policy", certify: "
 
 
 def _confidence(step: Step, number: int) -> float:
-    return float(1 - (1 - step.settings.calibration.confidence) / 2 ** (number - 1))
+    alpha = 1 - step.settings.calibration.confidence
+    return float(1 - alpha * _SHARE * (1 - _SHARE) ** (number - 1))
 
 
 def _same(step: Step, labeler_digest: str, checkpoint: "Manifest", policy: "Policy") -> bool:

@@ -29,9 +29,8 @@ def training_pairs(context: dg.AssetExecutionContext, project: ProjectResource) 
 
     step = project.step(context)
     with step.writer() as warehouse:
-        pairs = build_training_pairs(
-            warehouse.entities(), warehouse.catalog(), warehouse.reference_labels(), step.settings
-        )
+        candidates = warehouse.training_candidates()
+        pairs = build_training_pairs(warehouse.entities(), candidates, warehouse.reference_labels(), step.settings)
         replaced = warehouse.replace_training_pairs(pairs, step.run_id)
     kinds = pairs["kind"].value_counts()
     return metadata.materialized(

@@ -58,9 +58,8 @@ def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
         step.settings.paths.labelers,
         directory,
         result,
-        platt,
+        {"platt_a": platt.a, "platt_b": platt.b, "certified_text_ids": texts},
         evidence=_checkpoint_evidence(step, manifest) | {_RESULT: result.to_json() | {"certify_use": use.number}},
-        training={"certified_text_ids": texts},
     )
     use.record(step, digest, result.verdict)
     metrics = _test_metrics(step, digest, test, result.threshold)

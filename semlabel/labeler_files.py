@@ -90,13 +90,12 @@ def write_labeler(
     calibration: Any = None,
     *,
     evidence: Mapping[str, Any] | None = None,
-    training: Mapping[str, Any] | None = None,
     known_pairs: Iterable[KnownPair] | None = None,
 ) -> tuple[str, Path]:
     """Write `labelers_dir/DIGEST`: the checkpoint with the threshold, its policy and the probability map fixed.
 
     `threshold_result` has `threshold` (or None), `policy` and `word`; `calibration` has `a` and `b`, or is a mapping
-    with `platt_a` and `platt_b`. `evidence` and `training` are added to the checkpoint's. A labeler that is already
+    with `platt_a` and `platt_b`. `evidence` is added to the checkpoint's. A labeler that is already
     there is left alone, or replaced when it is damaged. Raises LabelerError for a damaged checkpoint and where no
     known pair is stored.
     """
@@ -107,7 +106,6 @@ def write_labeler(
         certified=threshold_result.word if threshold_result.threshold is not None else "uncertified",
         calibration=_calibration_fields(calibration),
         evidence=checkpoint.evidence | dict(evidence or {}),
-        training=checkpoint.training | dict(training or {}),
         known_pairs=checkpoint.known_pairs if known_pairs is None else tuple(known_pairs),
         created_at=_now(),
     )

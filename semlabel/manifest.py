@@ -80,7 +80,10 @@ class PromptPart(_Part):
 
 
 class CalibrationPart(BaseModel):
-    """Margin to probability: sigmoid(platt_a * margin + platt_b), and whatever was measured about it."""
+    """Margin to probability: sigmoid(platt_a * margin + platt_b), and whatever was measured about it.
+
+    `certified_text_ids`, where present, are the texts of the candidates that were judged when the threshold was proven.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 

@@ -79,8 +79,9 @@ class Columns(Section):
 class Sources(Section):
     """Where the tables come from and what a pair means that no reference lists.
 
-    `entities`, `catalog`, `references`: a CSV, TSV, JSONL or Parquet file, or `duckdb:PATH#SQL`. `catalog_top` keeps
-    the candidates used by most train entities (0: all). The fractions are shares of rows.
+    `entities`, `catalog`, `references`: a CSV, TSV, JSONL or Parquet file, or `duckdb:PATH#SQL`. `catalog_top` labels
+    only the candidates used by most train entities (0: all); the others are still learned from. The fractions are
+    shares of rows.
     """
 
     entities: NonEmpty

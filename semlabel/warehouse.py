@@ -141,6 +141,10 @@ class Warehouse:
         """Make `catalog` hold exactly `frame` (candidate_id, text [, certified, group, item_tokens])."""
         return self._replace("catalog", frame, run_id, source_digest)
 
+    def replace_left_out(self, frame: "pandas.DataFrame", run_id: str, source_digest: str | None = None) -> Replaced:
+        """Make `left_out_candidates` hold exactly `frame` (candidate_id, text [, group])."""
+        return self._replace("left_out_candidates", frame, run_id, source_digest)
+
     def replace_references(self, frame: "pandas.DataFrame", run_id: str, source_digest: str | None = None) -> Replaced:
         """Make `reference_labels` hold exactly `frame` (entity_id, candidate_id, label)."""
         return self._replace("reference_labels", frame, run_id, source_digest)
@@ -158,6 +162,13 @@ class Warehouse:
     def catalog(self) -> "pandas.DataFrame":
         """Every candidate, ordered by position (which is the order of ids)."""
         return self.frame(select_all(TABLES["catalog"]))
+
+    def training_candidates(self) -> "pandas.DataFrame":
+        """The candidates to train on (candidate_id, text, group): the `catalog` and those that it left out."""
+        columns = 'candidate_id, text, "group"'
+        return self.frame(
+            f"SELECT {columns} FROM catalog UNION ALL SELECT {columns} FROM left_out_candidates ORDER BY candidate_id"
+        )
 
     def reference_labels(self) -> "pandas.DataFrame":
         """Every reference label, ordered by ids."""

@@ -49,6 +49,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             table_name VARCHAR NOT NULL, digest VARCHAR NOT NULL, rows BIGINT NOT NULL, source_digest VARCHAR,
             run_id VARCHAR NOT NULL, updated_at TIMESTAMP NOT NULL, checked_at TIMESTAMP NOT NULL)""",
     ),
+    (
+        """CREATE TABLE left_out_candidates (
+            candidate_id VARCHAR NOT NULL, text VARCHAR NOT NULL, text_id VARCHAR NOT NULL, "group" VARCHAR,
+            text_key INTEGER NOT NULL)""",
+    ),
 )
 
 # Views are derived: a writer that opens a warehouse with other ones makes them anew.

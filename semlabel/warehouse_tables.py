@@ -1,6 +1,6 @@
 """Replacing a table of the warehouse by a new reading of its source, at the cost of what changed.
 
-Knows the columns of the four source tables and how to compare them by content; deliberately knows nothing of where a
+Knows the columns of the source tables and how to compare them by content; deliberately knows nothing of where a
 frame comes from or of scores. A frame with the content that is already stored changes nothing but the time it was
 checked. Row order carries no meaning except in `training_pairs`, where it is the order of training.
 """
@@ -81,6 +81,12 @@ TABLES = {
             has_text=True,
             # By id and not by row, so that a reordered file is the same catalog and packs the same rounds.
             position="row_number() OVER (ORDER BY candidate_id) - 1",
+        ),
+        Table(
+            "left_out_candidates",
+            (_CANDIDATE, _TEXT, Column("group", "VARCHAR", "NULL")),
+            key=("candidate_id",),
+            has_text=True,
         ),
         Table("reference_labels", (_ENTITY, _CANDIDATE, _LABEL), key=("entity_id", "candidate_id")),
         Table(

@@ -446,6 +446,17 @@ def test_a_leak_between_splits_is_refused_before_training(project, instance):
     assert "checkpoint" not in made(result)
 
 
+def test_candidates_that_the_catalog_leaves_out_are_learned_from_and_never_labeled(project, instance):
+    project.change(sources={"catalog_top": 3}, gates={"min_candidates": 3})
+    result = run(project, instance, select=["catalog", "reference_labels", "training_pairs"])
+    assert result.success
+    assert failed(result) == set()
+    with Warehouse.open(project.settings.paths.warehouse, read_only=True) as warehouse:
+        labeled = set(warehouse.catalog()["candidate_id"])
+        learned = set(warehouse.training_pairs()["candidate_id"])
+    assert (len(labeled), len(learned)) == (3, CANDIDATES)
+
+
 def test_training_again_on_unchanged_input_trains_and_scores_nothing(project, instance):
     result = run(project, instance)
     assert result.success
@@ -462,8 +473,8 @@ def test_a_new_labeler_labels_nothing_before_it_is_promoted(project, instance):
     assert result.success
     told = threshold_of(result)
     assert told["labeler_digest"].value != before["labeler_digest"]
-    # The second question to the same certify entities is held to half the error.
-    assert (told["certify_uses"].value, told["confidence"].value) == (2, 0.975)
+    # Both questions to the same certify entities together are held to the declared error.
+    assert (told["certify_uses"].value, told["confidence"].value) == (2, pytest.approx(1 - 0.05 * 3 / 16))
     assert run(project, instance, NIGHT).success
     assert published(project)["labeler_digest"] == before["labeler_digest"]
 
