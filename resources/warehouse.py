@@ -14,6 +14,7 @@ from resources.operations import OperationsResource
 from resources.settings import SettingsResource
 
 if TYPE_CHECKING:
+    from semlabel.upkeep import Upkeep
     from semlabel.warehouse import Warehouse
 
 LEASE = "warehouse"
@@ -32,6 +33,19 @@ class WarehouseResource(dg.ConfigurableResource):
     def reader(self, run_id: str) -> "contextmanager[Warehouse]":
         """The warehouse, open for reading. Raises as `writer` does, and when there is no warehouse yet."""
         return self._held(run_id, read_only=True)
+
+    def keep_up(self, run_id: str) -> "Upkeep":
+        """Purge what is past its retention time and compact the file where that gains something. Raises as `writer`."""
+        from semlabel.compaction import Opening
+        from semlabel.upkeep import keep_up
+
+        settings = self.settings.get()
+        opening = Opening(settings.scoring.memory_limit, settings.scoring.threads, settings.paths.temporary)
+        log = dg.get_dagster_logger("semlabel")
+        wait = settings.environment.lease_wait_seconds
+        with self.operations.get().lease(LEASE, run_id, wait, on_wait=log.info):
+            kept = settings.warehouse
+            return keep_up(settings.paths.warehouse, kept.retention_days, kept.compact_factor, opening)
 
     @contextmanager
     def _held(self, run_id: str, read_only: bool) -> "Iterator[Warehouse]":
