@@ -147,10 +147,10 @@ class World:
         refresh.execute(plan, warehouse, self.operations, lambda _, texts: self.margins(texts), "bench")
 
 
-def study(quick: bool = False, large: bool = False, scratch: Path | None = None) -> Iterator[dict[str, Any]]:
-    """All cells."""
+def study(quick: bool = False, large: bool = False) -> Iterator[dict[str, Any]]:
+    """All cells. The warehouses are written below `TMPDIR`; the largest one with its publication takes about 4 GB."""
     for entities in QUICK if quick else (*SIZES, *([LARGE] if large else [])):
-        with tempfile.TemporaryDirectory(dir=scratch, prefix=".refresh-") as folder:
+        with tempfile.TemporaryDirectory(prefix="semlabel-refresh-") as folder:
             # A month at the largest size would measure the same ratio once more, for hours.
             nights = 5 if quick else NIGHTS if entities < LARGE else 0
             yield from measure(World(Path(folder), entities, CANDIDATES), nights)

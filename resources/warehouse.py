@@ -49,19 +49,20 @@ class WarehouseResource(dg.ConfigurableResource):
 
     @contextmanager
     def _held(self, run_id: str, read_only: bool) -> "Iterator[Warehouse]":
+        from semlabel.compaction import discard_leftovers
         from semlabel.warehouse import Warehouse
 
         settings = self.settings.get()
         log = dg.get_dagster_logger("semlabel")
         wait = settings.environment.lease_wait_seconds
-        with (
-            self.operations.get().lease(LEASE, run_id, wait, on_wait=log.info),
-            Warehouse.open(
+        with self.operations.get().lease(LEASE, run_id, wait, on_wait=log.info):
+            if not read_only:
+                discard_leftovers(settings.paths.warehouse)
+            with Warehouse.open(
                 settings.paths.warehouse,
                 read_only=read_only,
                 memory_limit=settings.scoring.memory_limit,
                 threads=settings.scoring.threads,
                 temp_directory=settings.paths.temporary,
-            ) as warehouse,
-        ):
-            yield warehouse
+            ) as warehouse:
+                yield warehouse

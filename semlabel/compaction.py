@@ -80,8 +80,15 @@ def compact(
     `at` is told before every step (`copy`, `verify`, `sync`, `rename`) and at the end (`done`), for those who must
     know how far it is. Raises WarehouseError when the copy is not exactly the original, which then stays as it is.
     """
-    opening = opening or Opening()
     discard_leftovers(path)
+    try:
+        return _compact(path, factor, opening or Opening(), at)
+    finally:
+        # After an error the copy goes at once: it may be what filled the disk.
+        discard_leftovers(path)
+
+
+def _compact(path: Path, factor: float, opening: Opening, at: Callable[[str], None]) -> Compaction:
     copy = path.with_name(f".{path.name}{_MARK}{uuid4().hex}")
     with opening.open(path) as warehouse:
         warehouse.rows("CHECKPOINT")

@@ -114,10 +114,10 @@ def publish(
     """
     directory = Path(target_dir)
     with _disk_errors(directory):
-        (directory / VERSIONS).mkdir(parents=True, exist_ok=True)
         clean(directory)
         current = _usable_current(directory)
         _refuse(warehouse, operations, labeler_manifest, directory, current, preview)
+        (directory / VERSIONS).mkdir(parents=True, exist_ok=True)
         subject = _subject(warehouse, settings)
         if current is not None and current["subject_digest"] == subject:
             recheck()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from semlabel.digests import digest_of, file_digest
-from semlabel.durable import fsync_path, point_link
+from semlabel.durable import fsync_path, fsync_tree, point_link
 from semlabel.errors import WarehouseError
 
 if TYPE_CHECKING:
@@ -177,6 +177,7 @@ def _finish_replacing(directory: Path, version: str) -> None:
     # Hard links: the fresh folder stays whole under both names until nobody is pointed to the first one.
     linked = folder / f"{STAGING}{uuid4().hex}"
     shutil.copytree(fresh, linked, copy_function=os.link)
+    fsync_tree(linked)
     linked.rename(folder / version)
     fsync_path(folder)
     if is_current:

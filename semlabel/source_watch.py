@@ -50,10 +50,16 @@ class Tick:
 
 
 def source_files(sources: Sources) -> list[Path]:
-    """The files behind the sources: for `duckdb:PATH#SQL` the database, because its query cannot be asked cheaply."""
-    locations = (sources.entities, sources.catalog, sources.references)
-    names = [name.removeprefix(_DUCKDB).partition("#")[0] if name.startswith(_DUCKDB) else name for name in locations]
-    return [Path(name) for name in dict.fromkeys(names)]
+    """The files behind the sources: for `duckdb:PATH#SQL` the database, because its query cannot be asked cheaply.
+
+    What was committed to a database may lie in its log for days, so a log that is there counts too.
+    """
+    files: list[Path] = []
+    for name in (sources.entities, sources.catalog, sources.references):
+        file = Path(name.removeprefix(_DUCKDB).partition("#")[0] if name.startswith(_DUCKDB) else name)
+        log = file.with_name(f"{file.name}.wal")
+        files += [file, log] if name.startswith(_DUCKDB) and log.exists() else [file]
+    return list(dict.fromkeys(files))
 
 
 def look(files: Iterable[Path]) -> Facts:

@@ -1,11 +1,11 @@
 """One night as a process that kills itself at a chosen point: scoring, publication, purge and compaction.
 
-    python -m tests.kill_harness FOLDER RUN_ID [POINT DELAY]
+    python -m tests.kill_harness FOLDER RUN_ID [POINT NUMBER DELAY]
 
 A point is a transaction that begins, is about to be committed or is committed (in the warehouse or in `ops.sqlite`), a
-step of a publication, or a step of a compaction; points are numbered in the order in which they are reached. At point
-POINT the process is killed with signal 9: at once, or DELAY seconds later from a thread, which is how a kill lands
-inside the commit, rename or copy that follows. Without a point the night ends well, and prints the names of its points.
+step of a publication, or a step of a compaction. When the point of that name is reached for the NUMBERth time the
+process is killed with signal 9: at once, or DELAY seconds later from a thread, which is how a kill lands inside the
+commit, rename or copy that follows. Without a point the night ends well, and prints the names of its points.
 """
 
 import os
@@ -37,13 +37,13 @@ BATCH = 2
 class Points:
     """Counts the points that are reached, and kills at the chosen one."""
 
-    def __init__(self, chosen: int, delay: float) -> None:
-        self.chosen, self.delay = chosen, delay
+    def __init__(self, chosen: str, number: int, delay: float) -> None:
+        self.chosen, self.number, self.delay = chosen, number, delay
         self.names: list[str] = []
 
     def __call__(self, name: str) -> None:
         self.names.append(name)
-        if len(self.names) == self.chosen:
+        if name == self.chosen and self.names.count(name) == self.number:
             if self.delay:
                 threading.Thread(target=self._later, daemon=True).start()
             else:
@@ -129,9 +129,9 @@ def night(folder: Path, run_id: str, entities: dict[str, str]) -> str:
     return content
 
 
-def main(folder: str, run_id: str, point: str = "0", delay: str = "0") -> None:
+def main(folder: str, run_id: str, point: str = "", number: str = "0", delay: str = "0") -> None:
     """Run the second night in this process."""
-    reached = Points(int(point), float(delay))
+    reached = Points(point, int(number), float(delay))
     watched(reached)
     content = night(Path(folder), run_id, SECOND)
     print(content, *reached.names, sep="\n")

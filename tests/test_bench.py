@@ -45,7 +45,7 @@ def test_the_three_files_hold_environment_and_flat_cells(refresh, cells, tmp_pat
 
 
 def test_the_command_writes_what_the_study_yields(refresh, cells, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(refresh, "study", lambda quick, large, scratch: iter(cells if quick else []))
+    monkeypatch.setattr(refresh, "study", lambda quick, large: iter(cells if quick else []))
     monkeypatch.setattr(bench, "load", lambda name: refresh)
     assert run_command(["bench", "refresh", "--quick", "--out", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["cells"] == cells

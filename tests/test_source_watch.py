@@ -114,6 +114,8 @@ def project(folder: Path, schedule: str = "") -> Path:
 def test_the_files_behind_the_sources_are_watched_once_each(tmp_path):
     files = source_files(load_settings(project(tmp_path)).sources)
     assert files == [tmp_path / "entities.csv", tmp_path / "shop.duckdb", tmp_path / "references.csv"]
+    (tmp_path / "shop.duckdb.wal").touch()
+    assert source_files(load_settings(tmp_path / "pipeline.toml").sources)[2] == tmp_path / "shop.duckdb.wal"
 
 
 @pytest.mark.parametrize(

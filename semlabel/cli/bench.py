@@ -45,7 +45,7 @@ def bench(
     target = out or _FOLDER / "results"
     target.mkdir(parents=True, exist_ok=True)
     cells = []
-    for cell in module.study(quick=quick, large=large, scratch=target):
+    for cell in module.study(quick=quick, large=large):
         cells.append(cell)
         say(" ".join(f"{key}={value}" for key, value in cell.items()))
     document = {"environment": environment() | {"quick": quick}, "cells": cells}
