@@ -45,7 +45,7 @@ def predictions(context: dg.AssetExecutionContext, project: ProjectResource) -> 
             calibration.platt_a if calibration else None,
             calibration.platt_b if calibration else None,
         )
-        outcome = score(step, warehouse, directory, manifest, scope, step.settings.scoring.max_pairs)
+        outcome = score(step, warehouse, directory, manifest, scope, step.max_pairs)
         digest, rows = warehouse.predictions_digest(), warehouse.predictions_count()
         ((yes,),) = warehouse.rows("SELECT count(*) FILTER (WHERE label) FROM predictions")
     return metadata.materialized(

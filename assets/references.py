@@ -19,10 +19,10 @@ from resources.project import ProjectResource
 def reference_labels(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     """The usable reference labels; those that name unknown ids or contradict each other are refused and counted."""
     from semlabel.references import check_references
-    from semlabel.sources import read_catalog, read_references
+    from semlabel.sources import ERASED, read_catalog, read_references
 
     step = project.step(context)
-    source = read_references(step.settings)
+    source = read_references(step.settings, step.operations.erased_ids())
     in_source = set(read_catalog(step.settings).frame["candidate_id"])
     with step.writer() as warehouse:
         entity_ids = [row[0] for row in warehouse.rows("SELECT entity_id FROM entities")]
@@ -37,7 +37,8 @@ def reference_labels(context: dg.AssetExecutionContext, project: ProjectResource
         replaced.digest,
         replaced.rows,
         rows_in=source.rows_in,
-        refused=len(refused),
+        refused=len(refused) - sum(row.reason == ERASED for row in refused),
+        erased=sum(row.reason == ERASED for row in refused),
         redundant=source.redundant,
         outside_catalog=checked.left_out,
         positives=checked.kept["label"].sum(),

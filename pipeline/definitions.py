@@ -15,6 +15,7 @@ from assets import catalog, checkpoint, entities, pairs, predictions, publicatio
 from pipeline.jobs import nightly_labeling, train_labeler
 from pipeline.schedules import nightly_labeling_schedule
 from pipeline.sensors import run_endings
+from pipeline.source_changes import source_changes
 from resources.operations import OperationsResource
 from resources.project import ProjectResource
 from resources.scorer import ScorerResource
@@ -42,7 +43,7 @@ def build_defs(settings_path: Path | str | None = None, **overrides: Any) -> dg.
         asset_checks=[check for stage in _STAGES for check in _of_type(stage, dg.AssetChecksDefinition)],
         jobs=[nightly, train_labeler()],
         schedules=[nightly_labeling_schedule(settings.schedule, nightly)],
-        sensors=[run_endings],
+        sensors=[run_endings, source_changes(settings.schedule, nightly)],
         resources={"project": project},
         executor=dg.in_process_executor,
     )

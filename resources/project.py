@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from semlabel.warehouse import Warehouse
 
 LIMIT_TAG = "semlabel/entities_limit"
+PAIRS_TAG = "semlabel/max_pairs"
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,10 @@ class Step:
     def reader(self) -> "AbstractContextManager[Warehouse]":
         """The warehouse for reading, under the lease."""
         return self._warehouse.reader(self.run_id)
+
+    def keep_up(self) -> None:
+        """The upkeep of the warehouse, with one line of what it did."""
+        self.log.info(self._warehouse.keep_up(self.run_id).sentence())
 
     def scorer(self, directory: Path) -> "Scorer":
         """The loaded model of a checkpoint or labeler directory."""
@@ -85,13 +90,23 @@ class Step:
     @property
     def entities_limit(self) -> int | None:
         """How many entities are to be labeled: None as the settings say, 0 all of them. Raises SettingsError."""
+        return self._counted(LIMIT_TAG, "0 for all entities")
+
+    @property
+    def max_pairs(self) -> int:
+        """The most pairs this run may score, 0 for no cap: the smaller one of the settings' and the run's."""
+        caps = (self.settings.scoring.max_pairs, self._counted(PAIRS_TAG, "0 for no cap"))
+        return min((cap for cap in caps if cap), default=0)
+
+    def _counted(self, tag: str, zero: str) -> int | None:
+        """The whole number of a run tag, or None without it. Raises SettingsError."""
         from semlabel.errors import SettingsError
 
-        given = self.tags.get(LIMIT_TAG)
+        given = self.tags.get(tag)
         if given is None:
             return None
         if not given.isascii() or not given.isdigit():
-            raise SettingsError(f"run tag {LIMIT_TAG} is {given!r}; expected a whole number, 0 for all entities")
+            raise SettingsError(f"run tag {tag} is {given!r}; expected a whole number, {zero}")
         return int(given)
 
 

@@ -14,6 +14,7 @@ from resources.operations import OperationsResource
 from resources.settings import SettingsResource
 
 if TYPE_CHECKING:
+    from semlabel.upkeep import Upkeep
     from semlabel.warehouse import Warehouse
 
 LEASE = "warehouse"
@@ -33,21 +34,35 @@ class WarehouseResource(dg.ConfigurableResource):
         """The warehouse, open for reading. Raises as `writer` does, and when there is no warehouse yet."""
         return self._held(run_id, read_only=True)
 
+    def keep_up(self, run_id: str) -> "Upkeep":
+        """Purge what is past its retention time and compact the file where that gains something. Raises as `writer`."""
+        from semlabel.compaction import Opening
+        from semlabel.upkeep import keep_up
+
+        settings = self.settings.get()
+        opening = Opening(settings.scoring.memory_limit, settings.scoring.threads, settings.paths.temporary)
+        log = dg.get_dagster_logger("semlabel")
+        wait = settings.environment.lease_wait_seconds
+        with self.operations.get().lease(LEASE, run_id, wait, on_wait=log.info):
+            kept = settings.warehouse
+            return keep_up(settings.paths.warehouse, kept.retention_days, kept.compact_factor, opening)
+
     @contextmanager
     def _held(self, run_id: str, read_only: bool) -> "Iterator[Warehouse]":
+        from semlabel.compaction import discard_leftovers
         from semlabel.warehouse import Warehouse
 
         settings = self.settings.get()
         log = dg.get_dagster_logger("semlabel")
         wait = settings.environment.lease_wait_seconds
-        with (
-            self.operations.get().lease(LEASE, run_id, wait, on_wait=log.info),
-            Warehouse.open(
+        with self.operations.get().lease(LEASE, run_id, wait, on_wait=log.info):
+            if not read_only:
+                discard_leftovers(settings.paths.warehouse)
+            with Warehouse.open(
                 settings.paths.warehouse,
                 read_only=read_only,
                 memory_limit=settings.scoring.memory_limit,
                 threads=settings.scoring.threads,
                 temp_directory=settings.paths.temporary,
-            ) as warehouse,
-        ):
-            yield warehouse
+            ) as warehouse:
+                yield warehouse

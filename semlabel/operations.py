@@ -380,6 +380,36 @@ class Operations:
         row = self.file.first("SELECT value FROM settings WHERE name = ?", (_PAUSED,))
         return row["value"] if row else None
 
+    # Erasures
+
+    def note_erasure(self, id_digest: str, counts: dict[str, int], finished: bool = False) -> dict[str, Any]:
+        """Enter what an erasure finds, place by place, and return its receipt; repeated, the larger count stays.
+
+        Receipt: `id_digest, started_at, finished_at` (None until it is over) and `counts` by place.
+        """
+        with self.file.transaction() as connection:
+            connection.execute("INSERT OR IGNORE INTO erasures VALUES (?, ?, NULL, '{}')", (id_digest, now_utc()))
+            known = self._counts(connection, id_digest)
+            merged = known | {place: max(count, known.get(place, 0)) for place, count in counts.items()}
+            connection.execute(
+                "UPDATE erasures SET counts_json = ?, finished_at = CASE WHEN ? THEN ? ELSE finished_at END"
+                " WHERE id_digest = ?",
+                (json.dumps(merged, sort_keys=True), finished, now_utc(), id_digest),
+            )
+            row = connection.execute("SELECT * FROM erasures WHERE id_digest = ?", (id_digest,)).fetchone()
+        receipt = dict(row)
+        receipt.pop("counts_json")
+        return receipt | {"counts": merged}
+
+    def erased_ids(self) -> frozenset[str]:
+        """The digests (`text_id`) of the entity ids that were erased, or whose erasure has begun."""
+        return frozenset(row["id_digest"] for row in self.file.rows("SELECT id_digest FROM erasures"))
+
+    @staticmethod
+    def _counts(connection: sqlite3.Connection, id_digest: str) -> dict[str, int]:
+        row = connection.execute("SELECT counts_json FROM erasures WHERE id_digest = ?", (id_digest,)).fetchone()
+        return json.loads(row["counts_json"])
+
     def _insert(self, table: str, **values: Any) -> None:
         names, places = ", ".join(values), ", ".join("?" * len(values))
         with self.file.transaction() as connection:

@@ -70,6 +70,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             labeler_digest TEXT, run_id TEXT, who TEXT, reason TEXT, recorded_at TEXT NOT NULL)""",
         "CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL, updated_at TEXT NOT NULL)",
     ),
+    (
+        """CREATE TABLE erasures (
+            id_digest TEXT PRIMARY KEY, started_at TEXT NOT NULL, finished_at TEXT, counts_json TEXT NOT NULL)""",
+    ),
 )
 
 
@@ -126,6 +130,12 @@ class OperationsFile:
         """The first row of a query, or None."""
         rows = self.rows(sql, parameters)
         return rows[0] if rows else None
+
+    def wipe(self) -> None:
+        """Leave nothing of removed rows in the bytes of the file or its log."""
+        with self._connection() as connection:
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:

@@ -114,10 +114,10 @@ def publish(
     """
     directory = Path(target_dir)
     with _disk_errors(directory):
+        clean(directory)
         current = _usable_current(directory)
         _refuse(warehouse, operations, labeler_manifest, directory, current, preview)
         (directory / VERSIONS).mkdir(parents=True, exist_ok=True)
-        clean(directory)
         subject = _subject(warehouse, settings)
         if current is not None and current["subject_digest"] == subject:
             recheck()
@@ -252,7 +252,7 @@ class _Stage:
                 "changes": summary,
                 **self._sources(),
                 "seconds": round(time.perf_counter() - self.clock, 3),
-                "files": _files(self.path),
+                "files": files_of(self.path),
             }
         )
         write_manifest(self.path, manifest)
@@ -404,7 +404,7 @@ def _bucket_count(rows: int) -> int:
     return count
 
 
-def _files(path: Path) -> dict[str, dict[str, Any]]:
+def files_of(path: Path) -> dict[str, dict[str, Any]]:
     """Size and sha256 of every file below `path`, by relative name."""
     files = sorted(file for file in path.rglob("*") if file.is_file() and file.name != MANIFEST)
     return {str(file.relative_to(path)): {"bytes": file.stat().st_size, "sha256": file_digest(file)} for file in files}

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from semlabel.digests import digest_of, file_digest
-from semlabel.durable import point_link
+from semlabel.durable import fsync_path, fsync_tree, point_link
 from semlabel.errors import WarehouseError
 
 if TYPE_CHECKING:
     from semlabel.operations import Operations
 
 VERSIONS, CURRENT, MANIFEST, HISTORY = "versions", "current", "manifest.json", "history.json"
-STAGING, DELETING = ".staging-", ".deleting-"
+STAGING, DELETING, REPLACING = ".staging-", ".deleting-", ".replacing-"
 _VERSION = re.compile(r"^\d{6,}-\d{8}T\d{6}Z$")
 # A reader that resolved `current` keeps reading that version: it must outlive any query started before the switch.
 SUPERSEDED_FOR = timedelta(hours=24)
@@ -155,8 +155,40 @@ def confirm(directory: Path) -> None:
     _write_history(directory, {"checked_at": now, "versions": entries})
 
 
+def replace_version(directory: Path, version: str, staged: Path) -> None:
+    """Put a complete staged folder in the place of a version, while `current` stands on a whole one at every moment.
+
+    A kill in between is made good by the next `clean`.
+    """
+    staged.rename(directory / VERSIONS / f"{REPLACING}{version}")
+    fsync_path(directory / VERSIONS)
+    _finish_replacing(directory, version)
+
+
+def _finish_replacing(directory: Path, version: str) -> None:
+    folder, fresh = directory / VERSIONS, directory / VERSIONS / f"{REPLACING}{version}"
+    is_current = current_version(directory) in (version, fresh.name)
+    if is_current:
+        point_link(directory / CURRENT, Path(VERSIONS) / fresh.name)
+    if (folder / version).exists():
+        doomed = folder / f"{DELETING}{uuid4().hex}"
+        (folder / version).rename(doomed)
+        shutil.rmtree(doomed)
+    # Hard links: the fresh folder stays whole under both names until nobody is pointed to the first one.
+    linked = folder / f"{STAGING}{uuid4().hex}"
+    shutil.copytree(fresh, linked, copy_function=os.link)
+    fsync_tree(linked)
+    linked.rename(folder / version)
+    fsync_path(folder)
+    if is_current:
+        point_link(directory / CURRENT, Path(VERSIONS) / version)
+    shutil.rmtree(fresh)
+
+
 def clean(directory: Path) -> None:
-    """Remove what a killed process left half made or half deleted."""
+    """Finish replacements that were interrupted, and remove what a killed process left half made or half deleted."""
+    for path in sorted((directory / VERSIONS).glob(f"{REPLACING}*")):
+        _finish_replacing(directory, path.name.removeprefix(REPLACING))
     for prefix in (STAGING, DELETING):
         for path in (directory / VERSIONS).glob(f"{prefix}*"):
             shutil.rmtree(path)

@@ -239,6 +239,15 @@ class Scoring(Section):
     memory_limit: Annotated[str, Field(pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$")] = "2GB"
 
 
+class WarehouseUpkeep(Section):
+    """What becomes of margins that nothing uses any more: they are kept for `retention_days`, so that a reverted text
+    costs nothing. The file is written anew when it is larger than `compact_factor` times what it holds.
+    """
+
+    retention_days: NotNegative = 30.0
+    compact_factor: Annotated[float, Field(gt=1)] = 1.2
+
+
 class Publish(Section):
     """Where versions go (unset: below the state folder), how many are kept, what becomes of uncertified candidates.
 
@@ -260,12 +269,17 @@ class Environment(Section):
 
 
 class Schedule(Section):
-    """When the nightly job runs (five-field cron in `timezone`) and after how many hours its table counts as stale."""
+    """When the nightly job runs (five-field cron in `timezone`) and after how many hours its table counts as stale.
+
+    `on_source_changes`: also when a source file has changed, scoring at most `source_change_pairs` pairs (0: no cap).
+    """
 
     cron: str = "0 4 * * *"
     timezone: str = "UTC"
     enabled: bool = True
     freshness_hours: Annotated[float, Field(gt=0)] = 26.0
+    on_source_changes: bool = False
+    source_change_pairs: Count = 1_000_000
 
     @field_validator("cron")
     @classmethod
@@ -335,6 +349,7 @@ class Settings(Section):
     training: Training = Training()
     gates: Gates = Gates()
     scoring: Scoring = Scoring()
+    warehouse: WarehouseUpkeep = WarehouseUpkeep()
     publish: Publish = Publish()
     environment: Environment = Environment()
     schedule: Schedule = Schedule()

@@ -7,13 +7,14 @@ is `source_readers`), of the warehouse, or of which references fit which entitie
 import hashlib
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from semlabel import source_readers
+from semlabel.digests import text_id
 from semlabel.errors import SourceError
 from semlabel.settings import LOGICAL_COLUMNS, Settings, SourceName
 from semlabel.source_readers import Cell, NotText, RawTable, Wanted, Written
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 EXAMPLES = 5
+ERASED = "erased"
+"""The reason of a row whose entity was erased; its id is not kept again, only its digest."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _INVISIBLE = {"Cc", "Cf", "Zs", "Zl", "Zp"}
 _YES = {"1", "true", "yes"}
@@ -97,12 +100,13 @@ class _BadCell(Exception):
     """Why a cell cannot be used. Never leaves this module."""
 
 
-def read_entities(settings: Settings) -> SourceTable:
+def read_entities(settings: Settings, erased: Collection[str] = ()) -> SourceTable:
     """The entities: frame (entity_id, text, text_version). The highest version of an id counts.
 
-    Raises SourceError when the source is missing, unreadable or lacks a column.
+    Rows of erased ids (given by their digests) are refused. Raises SourceError when the source is missing, unreadable
+    or lacks a column.
     """
-    return _read_texts(settings, "entities", "entity_id", "text_version")
+    return _read_texts(settings, "entities", "entity_id", "text_version", erased)
 
 
 def read_catalog(settings: Settings) -> SourceTable:
@@ -110,16 +114,18 @@ def read_catalog(settings: Settings) -> SourceTable:
     return _read_texts(settings, "catalog", "candidate_id", "group")
 
 
-def read_references(settings: Settings) -> SourceTable:
+def read_references(settings: Settings, erased: Collection[str] = ()) -> SourceTable:
     """The reference labels: frame (entity_id, candidate_id, label: bool), a pair listed again counted as redundant.
 
-    Without a label column every row is a YES, provided that `unlisted` is "negative". Raises SourceError.
+    Without a label column every row is a YES, provided that `unlisted` is "negative". Rows of erased entities (given
+    by their ids' digests) are refused. Raises SourceError.
     """
     unlisted = settings.sources.unlisted
     raw, digest, path = _read_raw(settings, "references", required_label=unlisted == "unknown")
     reading = _Reading("references", warnings=list(raw.warnings))
     converters = {"entity_id": _id, "candidate_id": _id, "label": _label}
     _convert(raw, settings, reading, converters)
+    _refuse_erased(reading, erased)
     seen: set[tuple[str, str, bool]] = set()
     kept: list[_Row] = []
     for row in reading.rows:
@@ -136,7 +142,9 @@ def read_references(settings: Settings) -> SourceTable:
     return _table(reading, raw, digest, path)
 
 
-def _read_texts(settings: Settings, source: SourceName, id_name: str, extra: str) -> SourceTable:
+def _read_texts(
+    settings: Settings, source: SourceName, id_name: str, extra: str, erased: Collection[str] = ()
+) -> SourceTable:
     raw, digest, path = _read_raw(settings, source)
     reading = _Reading(source, warnings=list(raw.warnings))
     mended: list[str] = []
@@ -148,6 +156,7 @@ def _read_texts(settings: Settings, source: SourceName, id_name: str, extra: str
 
     extra_cell = _version if extra == "text_version" else _optional_text
     _convert(raw, settings, reading, {id_name: _id, "text": text, extra: extra_cell})
+    _refuse_erased(reading, erased)
     if mended:
         reading.warnings.append(f"{len(mended)} texts hold lone surrogates; they became U+FFFD")
     for row in reading.rows:
@@ -305,6 +314,23 @@ def _kind(cell: Cell) -> str:
             return kind
         case _:
             return "true/false"
+
+
+# --- erased ids
+
+
+def _refuse_erased(reading: _Reading, erased: Collection[str]) -> None:
+    """Refuse the rows of erased entities, before anything names them."""
+    if not erased:
+        return
+    kept: list[_Row] = []
+    for row in reading.rows:
+        digest = text_id(row.values["entity_id"])
+        if digest in erased:
+            reading.refused.append(RefusedRow(reading.source, f"sha256:{digest}", ERASED))
+        else:
+            kept.append(row)
+    reading.rows = kept
 
 
 # --- duplicates

@@ -54,6 +54,16 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             candidate_id VARCHAR NOT NULL, text VARCHAR NOT NULL, text_id VARCHAR NOT NULL, "group" VARCHAR,
             text_key INTEGER NOT NULL)""",
     ),
+    (
+        # When a purge first found nobody using it any more; null while it is in use.
+        "ALTER TABLE texts ADD COLUMN unused_since TIMESTAMP",
+        "ALTER TABLE scorers ADD COLUMN unused_since TIMESTAMP",
+        # Which texts an entity had before, so that an erasure finds their margins too (see `erase_warehouse`).
+        """CREATE TABLE former_texts (
+            entity_id VARCHAR NOT NULL, text_key INTEGER NOT NULL, since TIMESTAMP NOT NULL)""",
+        # One row after the first compaction: the size of the fresh file and what it held (see `compaction`).
+        "CREATE TABLE compactions (compacted_at TIMESTAMP NOT NULL, bytes BIGINT NOT NULL, weight BIGINT NOT NULL)",
+    ),
 )
 
 # Views are derived: a writer that opens a warehouse with other ones makes them anew.

@@ -64,7 +64,10 @@ def ensure_scorer(connection: "duckdb.DuckDBPyConnection", scorer_digest: str) -
     known = scorer_key(connection, scorer_digest)
     if known is not None:
         return known
-    connection.execute("INSERT INTO scorers SELECT CAST(nextval('scorer_keys') AS INTEGER), ?", [scorer_digest])
+    connection.execute(
+        "INSERT INTO scorers (scorer_key, scorer_digest) SELECT CAST(nextval('scorer_keys') AS INTEGER), ?",
+        [scorer_digest],
+    )
     made = scorer_key(connection, scorer_digest)
     assert made is not None
     return made

@@ -217,7 +217,15 @@ def _refuse_bad_rows(connection: "duckdb.DuckDBPyConnection", table: Table) -> N
         )
 
 
-def _digest(connection: "duckdb.DuckDBPyConnection", table: Table) -> str:
+def renew_digest(connection: "duckdb.DuckDBPyConnection", table: Table) -> None:
+    """Make `content_digests` say what the table holds now, inside the caller's transaction."""
+    connection.execute(
+        f"UPDATE content_digests SET digest = ?, rows = (SELECT count(*) FROM {table.name}) WHERE table_name = ?",
+        [_digest(connection, table, table.name), table.name],
+    )
+
+
+def _digest(connection: "duckdb.DuckDBPyConnection", table: Table, relation: str = "staged") -> str:
     """sha256 over the rows in key order; each value with its length, so that no two rows read the same."""
     # A text enters by its sha256, which the table holds anyway.
     columns = [_quoted(name) for name in table.stored if name != "text"]
@@ -225,7 +233,7 @@ def _digest(connection: "duckdb.DuckDBPyConnection", table: Table) -> str:
     query = (
         f"SELECT sha256(coalesce(string_agg(sha256({' || '.join(parts)}), '' ORDER BY {', '.join(table.key)}), '')) "
     )
-    row = first(connection, query + "FROM staged")
+    row = first(connection, query + f"FROM {relation}")
     assert row is not None
     return str(row[0])
 
@@ -234,7 +242,7 @@ def _merge(connection: "duckdb.DuckDBPyConnection", table: Table) -> dict[str, i
     stored = list(table.stored)
     if table.has_text:
         connection.execute(
-            "INSERT INTO texts SELECT CAST(nextval('text_keys') AS INTEGER), text_id FROM "
+            "INSERT INTO texts (text_key, text_id) SELECT CAST(nextval('text_keys') AS INTEGER), text_id FROM "
             "(SELECT DISTINCT text_id FROM staged ANTI JOIN texts USING (text_id) ORDER BY text_id)"
         )
         connection.execute("ALTER TABLE staged ADD COLUMN text_key INTEGER")
@@ -251,6 +259,12 @@ def _merge(connection: "duckdb.DuckDBPyConnection", table: Table) -> dict[str, i
         "removed": _number(connection, f"SELECT count(*) FROM {table.name} t ANTI JOIN staged s ON {same_key}"),
         "edited": _number(connection, f"SELECT count(*) {both.format(kind='INNER')} WHERE {differs}"),
     }
+    if table.name == "entities":
+        connection.execute(
+            "INSERT INTO former_texts SELECT t.entity_id, t.text_key, ? FROM entities t LEFT JOIN staged s "
+            "ON s.entity_id = t.entity_id WHERE s.text_key IS DISTINCT FROM t.text_key",
+            [datetime.now(UTC).replace(tzinfo=None)],
+        )
     names = ", ".join(map(_quoted, stored))
     connection.execute(
         f"MERGE INTO {table.name} t USING staged s ON {same_key} "

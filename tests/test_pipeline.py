@@ -147,6 +147,36 @@ def test_an_unchanged_night_scores_nothing_loads_no_model_and_replays_the_traini
     assert after["checked_at"] > before["checked_at"]
 
 
+def test_a_night_ends_with_the_upkeep_of_the_warehouse(project, instance):
+    project.change(warehouse={"retention_days": 0.0, "compact_factor": 1.01})
+    rows = project.entities()
+    project.write_entities(rows[1:])
+    run(project, instance, "nightly_labeling")
+    with project.warehouse() as warehouse:
+        assert warehouse.rows("SELECT count(*) FROM texts WHERE unused_since IS NOT NULL") == [(0,)]
+        assert warehouse.rows("SELECT count(*) FROM compactions") == [(1,)]
+        assert warehouse.coverage().missing == []
+    assert not list(project.settings.paths.state.glob(".warehouse*"))
+
+
+def test_an_erased_entity_stays_away_and_the_night_after_it_is_published(project, instance):
+    from semlabel.digests import text_id
+    from semlabel.erasure import erase
+
+    with project.warehouse() as warehouse:
+        ((gone,),) = warehouse.rows("SELECT min(entity_id) FROM entities WHERE split = 'train'")
+    receipt = erase(gone, project.settings, project.operations)
+    assert receipt.source_lists_it and receipt.counts["warehouse: margins"] == 8 and receipt.trained_labelers
+    result = run(project, instance, "nightly_labeling")
+    assert result.success and failed(result) == set()
+    with project.warehouse() as warehouse:
+        assert warehouse.rows("SELECT count(*) FROM entities WHERE entity_id = ?", [gone]) == [(0,)]
+        assert warehouse.rows("SELECT count(*) FROM reference_labels WHERE entity_id = ?", [gone]) == [(0,)]
+        refused = warehouse.rows("SELECT DISTINCT row_id, reason FROM refused_rows WHERE reason = 'erased'")
+    assert refused == [(f"sha256:{text_id(gone)}", "erased")]
+    assert published(project)["rows"] == (len(project.entities()) - 1) * len(project.catalog())
+
+
 def test_an_edited_entity_costs_its_own_row_only(project, instance):
     rows = project.entities()
     rows[0]["text"] += " and the records of the office"
