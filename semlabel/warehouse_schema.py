@@ -53,8 +53,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """CREATE TABLE left_out_candidates (
             candidate_id VARCHAR NOT NULL, text VARCHAR NOT NULL, text_id VARCHAR NOT NULL, "group" VARCHAR,
             text_key INTEGER NOT NULL)""",
-    ),
-    (
         # When a purge first found nobody using it any more; null while it is in use.
         "ALTER TABLE texts ADD COLUMN unused_since TIMESTAMP",
         "ALTER TABLE scorers ADD COLUMN unused_since TIMESTAMP",
