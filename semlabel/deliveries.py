@@ -23,6 +23,7 @@ from semlabel.operations_schema import OperationsFile, now_utc
 FIRST_WAIT = timedelta(seconds=30)
 LONGEST_WAIT = timedelta(hours=1)
 GIVE_UP_AFTER = timedelta(days=7)
+LISTED_FOR = timedelta(days=30)
 # Longer than any send takes: on another host a dead sender cannot be told from a slow one.
 CLAIM_ENDS_AFTER = timedelta(minutes=10)
 # After so many failures of one alert the others of its channel go first: it may be the alert that is not accepted.
@@ -161,16 +162,16 @@ def waiting(file: OperationsFile) -> list[dict[str, Any]]:
     """What has not arrived where it should: rows of the outbox with `target`, `attempts`, `error` and `given_up`.
 
     `target` is None for a row that no channel was named for yet; `given_up` rows are over a week old and are not
-    tried any more.
+    tried any more. After a month they are no longer listed.
     """
     attempts = "SELECT count(*) FROM deliveries d WHERE d.outbox_id = o.id AND d.target = r.target"
     error = "SELECT error FROM deliveries d WHERE d.outbox_id = o.id AND d.target = r.target ORDER BY d.id DESC LIMIT 1"
     rows = file.rows(
         f"SELECT o.*, r.target, ({attempts}) AS attempts, ({error}) AS error, o.created_at < ? AS given_up"
         " FROM outbox o LEFT JOIN recipients r ON r.outbox_id = o.id"
-        f" WHERE (r.target IS NULL AND NOT given_up) OR (r.target IS NOT NULL AND NOT EXISTS ({_DELIVERED})"
-        f" AND NOT ({_SUPERSEDED})) ORDER BY o.id, r.target",
-        (_before(GIVE_UP_AFTER),),
+        " WHERE o.created_at >= ? AND ((r.target IS NULL AND NOT given_up) OR (r.target IS NOT NULL"
+        f" AND NOT EXISTS ({_DELIVERED}) AND NOT ({_SUPERSEDED}))) ORDER BY o.id, r.target",
+        (_before(GIVE_UP_AFTER), _before(LISTED_FOR)),
     )
     return [row | {"given_up": bool(row["given_up"])} for row in rows]
 

@@ -131,6 +131,17 @@ def test_a_test_says_which_channel_fails_and_exits_1(command, project, monkeypat
     assert not (project / "run").exists()
 
 
+def test_options_before_a_subcommand_count_too(command, red, project):
+    (project / "pipeline.toml").rename(project / "mine.toml")
+    for arguments in (
+        ("alerts", "--config", "mine.toml", "--json", "ack", "1"),
+        ("alerts", "ack", "1", "-c", "mine.toml"),
+    ):
+        code, out, err = command(*arguments)
+        assert (code, err) == (0, "")
+        assert out.startswith("[") == ("--json" in arguments)
+
+
 def test_a_test_without_a_channel_says_what_to_set(command, project):
     (project / "pipeline.toml").write_text(smallest())
     code, out, err = command("alerts", "test")

@@ -212,6 +212,8 @@ def test_what_is_over_a_week_old_is_not_sent_and_still_listed(operations, clock)
     assert send(operations, CHAT) is None
     (row,) = deliveries.waiting(operations.file)
     assert row["given_up"] is True
+    clock.move(days=30)
+    assert deliveries.waiting(operations.file) == []
 
 
 def test_a_channel_that_is_added_later_does_not_get_the_history(operations):

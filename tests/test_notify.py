@@ -1,6 +1,7 @@
 """What people really get, counted at a real HTTP server and a real SMTP server."""
 
 import logging
+import threading
 from datetime import datetime, timedelta
 
 import pytest
@@ -251,6 +252,28 @@ def test_a_gate_that_could_not_be_computed_is_told_without_the_texts_it_failed_o
     assert "Nina" not in first and "could not be computed (ValueError)" in first
     assert "entities.csv: no column entity_id; found a, b" in second
     assert "the threshold was not searched" in third
+
+
+def test_a_run_that_ends_while_the_daemon_sends_waits_and_sends_the_rest_only(settings, web):
+    project = settings()
+    say(project, "fail")
+    say(project, "fail", gate="coverage_is_complete")
+    file = Operations(project.paths.ops).file
+    deliveries.route(file, lambda _: ["env:CHAT"], ["env:CHAT"])
+    claim = deliveries.claim(file, "env:CHAT")
+    assert send(project, {"CHAT": web.address()}).sent == {}
+    waiting = threading.Event()
+    run = threading.Thread(
+        target=lambda: (
+            waiting.set(),
+            deliver(Operations(project.paths.ops), project, {"CHAT": web.address()}, seconds=600, patience=600),
+        )
+    )
+    run.start()
+    waiting.wait()
+    deliveries.record(file, claim.outbox_id, claim.target, None, claim.token)
+    run.join()
+    assert web.titles == ["semlabel prod: coverage_is_complete failed (ERROR)"]
 
 
 def test_a_test_message_tells_which_channel_works_and_wakes_one_that_rested(settings, web):

@@ -5,6 +5,7 @@ Reads `ops.sqlite` and the settings; knows nothing of how a gate decides or how 
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -65,6 +66,7 @@ def alerts(context: typer.Context, config: ConfigOption = DEFAULT_CONFIG, json: 
 
 @group.command("ack", short_help="No reminders of an incident until it recovers.")
 def acknowledge(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="The number of an incident, or the gate.", metavar="INCIDENT")],
     who: WhoOption = "",
     reason: Annotated[str, typer.Option("--reason", help="Why; kept with the decision.")] = "",
@@ -79,6 +81,7 @@ def acknowledge(
     """
     from semlabel import outbox
 
+    config, json = _given(context, config, json)
     operations = needed_operations(project(config))
     found = outbox.acknowledge(operations.file, name, who or me(), reason)
     if json:
@@ -88,7 +91,7 @@ def acknowledge(
 
 
 @group.command("test", short_help="Send a test message to every channel.")
-def test(config: ConfigOption = DEFAULT_CONFIG, json: JsonOption = False) -> None:
+def test(context: typer.Context, config: ConfigOption = DEFAULT_CONFIG, json: JsonOption = False) -> None:
     """Send a test message to every channel and say which one failed; the exit code is 1 when any did.
 
     The dead-man address is not pinged: a ping means that a night went well.
@@ -99,6 +102,7 @@ def test(config: ConfigOption = DEFAULT_CONFIG, json: JsonOption = False) -> Non
     """
     from semlabel.notify import try_channels
 
+    config, json = _given(context, config, json)
     settings = project(config)
     if not settings.alerts.channels:
         raise SettingsError(f'{settings.path}: no channel to test; set [alerts] urls, for example ["env:ALERT_URL"]')
@@ -108,6 +112,18 @@ def test(config: ConfigOption = DEFAULT_CONFIG, json: JsonOption = False) -> Non
     else:
         show(table(["", "channel", "found"], [["FAILED" if e else "ok", t, e or "sent"] for t, e in found.items()]))
     raise typer.Exit(1 if any(found.values()) else 0)
+
+
+def _given(context: typer.Context, config: Path, json: bool) -> tuple[Path, bool]:
+    """The options of a subcommand, which may also stand before it (`semlabel alerts --config X test`)."""
+    above = context.parent
+    before, behind = (
+        str(place.get_parameter_source("config")).endswith("COMMANDLINE") if place else False
+        for place in (above, context)
+    )
+    if above is None:
+        return config, json
+    return (above.params["config"] if before and not behind else config), json or above.params["json"]
 
 
 def alerts_document(settings: "Settings", operations: "Operations | None") -> dict[str, list[dict[str, Any]]]:
