@@ -14,8 +14,9 @@ import dagster as dg
 from assets import catalog, checkpoint, entities, pairs, predictions, publication, references, threshold
 from pipeline.jobs import nightly_labeling, train_labeler
 from pipeline.schedules import nightly_labeling_schedule
-from pipeline.sensors import run_endings
+from pipeline.sensors import gate_alerts, run_endings
 from pipeline.source_changes import source_changes
+from resources.notifier import NotifierResource
 from resources.operations import OperationsResource
 from resources.project import ProjectResource
 from resources.scorer import ScorerResource
@@ -25,7 +26,6 @@ from semlabel.settings import Settings
 
 _STAGES = (entities, catalog, references, pairs, checkpoint, threshold, predictions, publication)
 _PUBLISHED = dg.AssetKey("published_predictions")
-_DEFAULT_OWNER = "team:labeling"
 
 
 def build_defs(settings_path: Path | str | None = None, **overrides: Any) -> dg.Definitions:
@@ -43,8 +43,11 @@ def build_defs(settings_path: Path | str | None = None, **overrides: Any) -> dg.
         asset_checks=[check for stage in _STAGES for check in _of_type(stage, dg.AssetChecksDefinition)],
         jobs=[nightly, train_labeler()],
         schedules=[nightly_labeling_schedule(settings.schedule, nightly)],
-        sensors=[run_endings, source_changes(settings.schedule, nightly)],
-        resources={"project": project},
+        sensors=[gate_alerts, run_endings, source_changes(settings.schedule, nightly)],
+        resources={
+            "project": project,
+            "notifier": NotifierResource(settings=project.settings, operations=project.operations),
+        },
         executor=dg.in_process_executor,
     )
 
@@ -64,10 +67,9 @@ def _project(path: Path, overrides: dict[str, Any]) -> ProjectResource:
 def _assets(settings: Settings) -> Sequence[Any]:
     """Every stage's asset with its owner; the published one with the time after which it counts as stale."""
     freshness = dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=settings.schedule.freshness_hours))
-    owners = settings.alerts.owners
 
     def dressed(spec: dg.AssetSpec) -> dg.AssetSpec:
-        owner = owners.get(spec.key.to_user_string(), owners.get("*", _DEFAULT_OWNER))
+        owner = settings.alerts.owner_of(spec.key.to_user_string())
         stale = {"freshness_policy": freshness} if spec.key == _PUBLISHED else {}
         return spec.replace_attributes(owners=[owner], **stale)
 

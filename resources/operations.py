@@ -4,6 +4,7 @@ Knows nothing of what is recorded. The file lies beside the warehouse but is nev
 while a night's writer holds the warehouse.
 """
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -26,7 +27,7 @@ class OperationsResource(dg.ConfigurableResource):
         if self._open is None:
             from semlabel.operations import Operations
 
-            paths = self.settings.get().paths
-            paths.create()
-            self._open = Operations(paths.ops)
+            settings = self.settings.get()
+            settings.paths.create()
+            self._open = Operations(settings.paths.ops, timedelta(hours=settings.alerts.repeat_hours))
         return self._open

@@ -33,6 +33,8 @@ _OPERATIONS = (
     ("gate_results", "sentence"),
     ("outbox", "message"),
     ("deliveries", "error"),
+    ("channels", "error"),
+    ("acknowledgements", "reason"),
     ("runs", "note"),
     ("publications", "reason"),
     ("metrics", "metrics_json"),

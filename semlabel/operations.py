@@ -11,10 +11,11 @@ import math
 import os
 import sqlite3
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from semlabel import leases, outbox
+from semlabel import deliveries, leases, outbox
 from semlabel.leases import Lease, OnWait, ProcessIdentity
 from semlabel.operations_schema import OperationsFile, now_utc
 from semlabel.progress import Progress
@@ -30,10 +31,14 @@ _PLANS_KEPT = 200
 class Operations:
     """The operational state kept in one `ops.sqlite`."""
 
-    def __init__(self, path: Path) -> None:
-        """Open `path`, creating or migrating it; raises WarehouseError when it is newer than this code."""
+    def __init__(self, path: Path, repeat_after: timedelta = outbox.REPEAT_AFTER) -> None:
+        """Open `path`, creating or migrating it; raises WarehouseError when it is newer than this code.
+
+        `repeat_after` is the time after which a gate that stays red is told again.
+        """
         self.file = OperationsFile(path)
         self.path = self.file.path
+        self._repeat_after = repeat_after
 
     # Gates and alerts
 
@@ -69,15 +74,17 @@ class Operations:
                     now_utc(),
                 ),
             )
-            outbox.note_verdict(
-                connection,
+            said = outbox.Verdict(
                 asset=result.asset,
                 gate=result.gate,
                 severity=result.severity,
                 verdict=result.verdict,
-                message=result.sentence,
+                message=outbox.message_of(result.gate, result.sentence, result.computed),
                 run_id=run_id,
+                value=_number(result.value),
+                limit=_number(result.limit),
             )
+            outbox.note_verdict(connection, said, self._repeat_after)
 
     def latest_gate(
         self,
@@ -111,11 +118,11 @@ class Operations:
 
     def undelivered_alerts(self, target: str) -> list[dict[str, Any]]:
         """Alerts that have not reached `target` (a name, never an address with a secret), oldest first."""
-        return outbox.undelivered(self.file, target)
+        return deliveries.undelivered(self.file, target)
 
     def record_delivery(self, outbox_id: int, target: str, error: str | None = None) -> None:
         """Keep one attempt to deliver an alert; `error` is None when it succeeded."""
-        outbox.record_delivery(self.file, outbox_id, target, error)
+        deliveries.record(self.file, outbox_id, target, error)
 
     # Runs
 
@@ -369,15 +376,24 @@ class Operations:
 
     def set_publishing_paused(self, paused: bool, reason: str = "") -> None:
         """Stop every later publication, or let them go on."""
+        if paused:
+            self.remember(_PAUSED, reason)
+            return
         with self.file.transaction() as connection:
-            if paused:
-                connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?, ?)", (_PAUSED, reason, now_utc()))
-            else:
-                connection.execute("DELETE FROM settings WHERE name = ?", (_PAUSED,))
+            connection.execute("DELETE FROM settings WHERE name = ?", (_PAUSED,))
 
     def publishing_paused(self) -> str | None:
         """Why publishing is paused (it may be an empty text), or None when it is not."""
-        row = self.file.first("SELECT value FROM settings WHERE name = ?", (_PAUSED,))
+        return self.remembered(_PAUSED)
+
+    def remember(self, name: str, value: str) -> None:
+        """Keep one word about this project under a name."""
+        with self.file.transaction() as connection:
+            connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?, ?)", (name, value, now_utc()))
+
+    def remembered(self, name: str) -> str | None:
+        """What was kept under a name, or None."""
+        row = self.file.first("SELECT value FROM settings WHERE name = ?", (name,))
         return row["value"] if row else None
 
     # Erasures

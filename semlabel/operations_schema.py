@@ -73,6 +73,30 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """CREATE TABLE erasures (
             id_digest TEXT PRIMARY KEY, started_at TEXT NOT NULL, finished_at TEXT, counts_json TEXT NOT NULL)""",
+        # An incident is named by the row that opened it: the first red one of its key since the last green one.
+        "ALTER TABLE outbox ADD COLUMN incident INTEGER",
+        """UPDATE outbox SET incident = (
+            SELECT min(opening.id) FROM outbox opening
+            WHERE opening.asset = outbox.asset AND opening.gate = outbox.gate AND opening.severity = outbox.severity
+            AND opening.kind = 'failed' AND opening.id <= outbox.id AND opening.id > coalesce((
+                SELECT max(closing.id) FROM outbox closing
+                WHERE closing.asset = outbox.asset AND closing.gate = outbox.gate
+                AND closing.severity = outbox.severity AND closing.kind = 'recovered'
+                AND closing.id < outbox.id), 0))""",
+        "CREATE INDEX outbox_by_incident ON outbox (incident)",
+        "ALTER TABLE outbox ADD COLUMN value REAL",
+        "ALTER TABLE outbox ADD COLUMN limit_value REAL",
+        """CREATE TABLE recipients (
+            outbox_id INTEGER NOT NULL REFERENCES outbox (id), target TEXT NOT NULL,
+            PRIMARY KEY (outbox_id, target))""",
+        # `outbox_id` and what follows it: the row that is being sent at this moment, and by whom.
+        """CREATE TABLE channels (
+            target TEXT PRIMARY KEY, failures INTEGER NOT NULL DEFAULT 0, error TEXT, attempted_at TEXT,
+            succeeded_at TEXT, outbox_id INTEGER, token TEXT, host TEXT, pid INTEGER, boot_id TEXT,
+            process_start TEXT, claimed_at TEXT)""",
+        """CREATE TABLE acknowledgements (
+            incident INTEGER PRIMARY KEY REFERENCES outbox (id), who TEXT NOT NULL, reason TEXT NOT NULL,
+            acknowledged_at TEXT NOT NULL)""",
     ),
 )
 

@@ -26,6 +26,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 InnerShare = Annotated[float, Field(gt=0, lt=1)]
 NotNegative = Annotated[float, Field(ge=0)]
 NonEmpty = Annotated[str, Field(min_length=1)]
+# Where links start. They are sent to people, so no user and no password may stand in them.
+WebAddress = Annotated[str, Field(pattern=r"^https?://[^@\s]+$")]
 
 SourceName = Literal["entities", "catalog", "references"]
 LOGICAL_COLUMNS: dict[str, tuple[str, ...]] = {
@@ -299,19 +301,91 @@ class Schedule(Section):
         return timezone
 
 
+class Route(Section):
+    """Where some alerts go: those of `assets`, `gates`, `severities` and `owners` (empty: whichever) to `urls`."""
+
+    assets: list[NonEmpty] = []
+    gates: list[NonEmpty] = []
+    severities: list[Literal["ERROR", "WARN"]] = []
+    owners: list[NonEmpty] = []
+    urls: Annotated[list[str], Field(min_length=1)]
+
+    @field_validator("urls")
+    @classmethod
+    def _only_variables(cls, urls: list[str]) -> list[str]:
+        return _named_variables(urls)
+
+    @model_validator(mode="after")
+    def _can_match(self) -> Self:
+        # A mistyped name would match nothing, and nobody would notice before an alert is missing.
+        from semlabel.gates.registry import GATES
+
+        known = {"gates": list(GATES), "assets": sorted({gate.asset for gate in GATES.values()})}
+        for key, names in known.items():
+            for name in getattr(self, key):
+                if name not in names:
+                    raise ValueError(f'has {key} "{name}", which no gate is; {_nearest(name, names)}')
+        return self
+
+    def takes(self, asset: str, gate: str, severity: str, owner: str) -> bool:
+        """Whether this route is meant for an alert."""
+        asked = ((self.assets, asset), (self.gates, gate), (self.severities, severity), (self.owners, owner))
+        return all(not wanted or found in wanted for wanted, found in asked)
+
+
 class Alerts(Section):
-    """Who hears of failed gates. URLs carry secrets, so the file only names the variables: `env:NAME`."""
+    """Who hears of failed gates. URLs carry secrets, so the file only names the variables: `env:NAME`.
+
+    An alert goes to the `urls` of every route that takes it, and to `urls` when none does. A gate that stays red is
+    told again after `repeat_hours`. `dead_man` is pinged after every good night. `ui_url`, `reports_url` and
+    `runbook_url` are where the links in an alert start; `owners` has one name per asset, `"*"` for the others.
+    """
 
     urls: list[str] = []
+    routes: list[Route] = []
+    dead_man: str | None = None
+    repeat_hours: Annotated[float, Field(gt=0, le=100_000)] = 24.0
+    ui_url: WebAddress | None = None
+    reports_url: WebAddress | None = None
+    runbook_url: WebAddress | None = None
     owners: dict[str, str] = {}
 
     @field_validator("urls")
     @classmethod
     def _only_variables(cls, urls: list[str]) -> list[str]:
-        for number, url in enumerate(urls, start=1):
-            if not re.fullmatch(r"env:[A-Za-z_][A-Za-z0-9_]*", url):
-                raise ValueError(f"number {number} is not of the form env:NAME; put the address into that variable")
-        return urls
+        return _named_variables(urls)
+
+    @field_validator("dead_man")
+    @classmethod
+    def _only_a_variable(cls, url: str | None) -> str | None:
+        return url if url is None else _named_variables([url])[0]
+
+    @property
+    def channels(self) -> list[str]:
+        """Every channel that an alert may go to, each once."""
+        return list(dict.fromkeys([*self.urls, *(url for route in self.routes for url in route.urls)]))
+
+    @property
+    def addresses(self) -> list[str]:
+        """Every variable that an address is read from."""
+        return [*self.channels, *([self.dead_man] if self.dead_man else [])]
+
+    def owner_of(self, asset: str) -> str:
+        """Who answers for an asset."""
+        return self.owners.get(asset, self.owners.get("*", "team:labeling"))
+
+    def recipients(self, asset: str, gate: str, severity: str) -> list[str]:
+        """The channels that an alert goes to."""
+        owner = self.owner_of(asset)
+        taking = [route for route in self.routes if route.takes(asset, gate, severity, owner)]
+        return list(dict.fromkeys(url for route in taking for url in route.urls)) if taking else list(self.urls)
+
+
+def _named_variables(urls: list[str]) -> list[str]:
+    for number, url in enumerate(urls, start=1):
+        if not re.fullmatch(r"env:[A-Za-z_][A-Za-z0-9_]*", url):
+            raise ValueError(f"number {number} is not of the form env:NAME; put the address into that variable")
+    return urls
 
 
 @dataclass(frozen=True)
@@ -426,6 +500,9 @@ def _explain(problem: ErrorDetails) -> str:
             return f"{where} is missing; set it"
         case "value_error":
             return f"{place} {problem['ctx']['error']}"
+        case _ if keys[:1] == ["alerts"]:
+            # What stands here may be an address with a secret in it.
+            return f"{place} is not what it should be; {problem['msg'][:1].lower()}{problem['msg'][1:]}"
         case _:
             return f"{place} is {problem['input']!r}; {problem['msg'][:1].lower()}{problem['msg'][1:]}"
 
@@ -435,13 +512,17 @@ def _section_at(keys: list[str]) -> tuple[type[Section], str]:
     section: type[Section] = Settings
     named: list[str] = []
     for key in keys:
+        if key.isdigit() and named:  # the number of a table in a list of tables
+            continue
         field = section.model_fields.get(key)
         if field is None:
             break
         named.append(key)
-        if not (isinstance(field.annotation, type) and issubclass(field.annotation, Section)):
+        inner = typing.get_args(field.annotation)[0] if typing.get_origin(field.annotation) is list else None
+        below = inner or field.annotation
+        if not (isinstance(below, type) and issubclass(below, Section)):
             break
-        section = field.annotation
+        section = below
     in_table = len(named) > 1 and section is not Settings and named[-1] in section.model_fields
     return section, f"[{'.'.join(named[:-1])}] {named[-1]}" if in_table else f"[{'.'.join(named)}]"
 

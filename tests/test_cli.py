@@ -9,13 +9,16 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from semlabel.cli import run_command
+from semlabel.gates import GateResult
 from semlabel.operations import Operations
 from tests.cli_settings import smallest
+from tests.receivers import web_receiver
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -251,6 +254,31 @@ def test_the_shipped_dagster_settings_are_laid_out_once_and_then_left_alone(comm
     laid_out.write_text(DAGSTER + "# mine\n")
     command("run", "--select", "entities")
     assert laid_out.read_text() == DAGSTER + "# mine\n"
+
+
+@pytest.mark.parametrize(("trouble", "code"), [("", 0), ("fault", 1)])
+def test_a_run_tells_people_at_its_end_however_it_ended(command, project, monkeypatch, trouble, code):
+    (project / "pipeline.toml").write_text(SETTINGS + '[alerts]\nurls = ["env:CHAT"]\ndead_man = "env:PING"\n')
+    result = GateResult("held_out_quality", "checkpoint", "WARN", "fail", 0.61, 0.9, "AUC 0.61 is below 0.9.")
+    (project / "run").mkdir()
+    operations(project).record_gate("earlier", result, None, "s", "1")
+    with web_receiver() as web:
+        monkeypatch.setenv("CHAT", web.address("t0ken"))
+        monkeypatch.setenv("PING", f"http://127.0.0.1:{web.port}/p1ng")
+        found, _, err = command("run", trouble=trouble)
+        assert found == code
+        assert web.titles == ["semlabel: held_out_quality failed (WARN)"]
+        assert len(web.pings) == (1 if code == 0 else 0)
+        assert "alerts: 1 to env:CHAT" in err
+        command("run", trouble=trouble)
+        assert len(web.messages) == 1
+        monkeypatch.setenv("CHAT", "json://127.0.0.1:1/t0ken")
+        operations(project).record_gate("earlier", replace(result, verdict="pass"), None, "s", "1")
+        found, out, err = command("run", trouble=trouble)
+    assert found == code  # a channel that is down changes nothing about the run
+    assert "env:CHAT failed (no connection)" in err
+    assert "env:CHAT FAILS (no connection)" in out
+    assert "t0ken" not in out + err
 
 
 # --- interrupted and killed

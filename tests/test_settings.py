@@ -130,6 +130,31 @@ def test_an_address_in_the_file_is_refused_without_repeating_it(tmp_path):
     assert good.alerts.urls == ["env:ALERT_URL"]
 
 
+@pytest.mark.parametrize(
+    ("alerts", "said"),
+    [
+        ("urls = 'https://hooks.example/secret'", "[alerts] urls is not what it should be"),
+        ("urls = [['https://hooks.example/secret']]", "[alerts] urls is not what it should be"),
+        ("dead_man = 'https://ping.example/secret'", "[alerts] dead_man number 1 is not of the form env:NAME"),
+        ("ui_url = 'https://me:secret@ui.example'", "[alerts] ui_url is not what it should be"),
+        ("[[alerts.routes]]\nurls = ['https://hooks.example/secret']", "number 1 is not of the form env:NAME"),
+        ("[[alerts.routes]]\ngates = ['volume_change']", "[alerts.routes.0] urls is missing"),
+        ("[[alerts.routes]]\nurls = []", "[alerts.routes] urls is not what it should be"),
+        ("[[alerts.routes]]\nurls = ['env:A']\ngate = ['x']", 'gate is not a setting; did you mean "gates"'),
+        (
+            "[[alerts.routes]]\nurls = ['env:A']\ngates = ['volume_chang']",
+            '[alerts.routes] has gates "volume_chang", which no gate is; did you mean "volume_change"',
+        ),
+        ("[[alerts.routes]]\nurls = ['env:A']\nassets = ['prediction']", 'did you mean "predictions"'),
+        ("[[alerts.routes]]\nurls = ['env:A']\nseverities = ['FATAL']", "'ERROR' or 'WARN'"),
+    ],
+)
+def test_a_wrong_alert_setting_is_named_and_no_secret_repeated(tmp_path, alerts, said):
+    message = refusal(write(tmp_path, MINIMAL + "[alerts]\n" + alerts + "\n"))
+    assert said in message
+    assert "secret" not in message
+
+
 def test_overrides_from_the_environment_win_and_keep_their_types(tmp_path):
     env = {
         "SEMLABEL__SPLITS__TEST": "40",

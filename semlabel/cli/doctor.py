@@ -94,7 +94,7 @@ def _project(settings: "Settings") -> list[Finding]:
             findings.append(Finding(what, True, "not there yet"))
     findings += [
         Finding("alerts", name in os.environ, f"variable {name} is {'set' if name in os.environ else 'not set'}")
-        for name in (url.removeprefix("env:") for url in settings.alerts.urls)
+        for name in (url.removeprefix("env:") for url in settings.alerts.addresses)
     ]
     return findings
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from semlabel.cli.alerts import alerts_document
 from semlabel.cli.text import age_seconds
 from semlabel.gates.registry import GATES
 from semlabel.labeler_files import promoted_path
@@ -42,6 +43,7 @@ def status_document(settings: "Settings", operations: "Operations | None", run_i
         "candidate": _candidate(settings, operations, gates, labeler["digest"]),
         "publication": _publication(settings),
         "preview": _preview(settings),
+        "alerts": alerts_document(settings, operations),
         "publishing_paused": operations.publishing_paused() if operations else None,
     }
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from semlabel.cli.alerts import tell
 from semlabel.cli.common import (
     DEFAULT_CONFIG,
     ConfigOption,
@@ -71,7 +72,10 @@ def run(
     location, operations = _prepare(settings, workspace)
     selection = _select(settings, location, names, until, job)
     _announce(settings, selection, entities_limit)
-    outcome = _execute(settings, operations, location, selection, entities_limit)
+    try:
+        outcome = _execute(settings, operations, location, selection, entities_limit)
+    finally:
+        tell(settings, operations)
     _finish(settings, outcome, time.monotonic() - started, json)
     raise typer.Exit(outcome.exit_code)
 
@@ -126,7 +130,9 @@ def _execute(
     _prune(log.parent)
     say(f"run {run_id[:8]}: {selection.label} ({len(selection.asset_names)} assets), log in {log}")
     handlers = _ends_like_an_interrupt()
-    operations.start_run(run_id, selection.label)
+    # A limited run is a preview: under the job's own name it would count as that job's night.
+    limited = f" of {entities_limit} entities" if entities_limit else ""
+    operations.start_run(run_id, selection.label + limited)
     outcome = execution.Outcome(run_id, "FAILURE", (), ())
     try:
         with quiet(log) as (stream, terminal), code_location.open_instance() as instance:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from semlabel.cli.alerts import alerts_line
 from semlabel.cli.common import command_for
 from semlabel.cli.text import age, interval, number, table
 
@@ -19,7 +20,7 @@ _WORDS = {"pass": "pass", "fail": "FAIL", "not_enough_data": "NOT ENOUGH DATA"}
 def status_text(document: Mapping[str, Any], settings: "Settings") -> str:
     """Everything, in the order in which people ask."""
     run = document["run"]
-    parts = [_run_line(run, document["progress"]), gates_text(document["gates"])]
+    parts = [_run_line(run, document["progress"]), gates_text(document["gates"]), alerts_line(document["alerts"])]
     if document["labeler"]["digest"]:
         parts += [
             _labeler_line(document["labeler"]),
@@ -41,6 +42,7 @@ def run_summary(document: Mapping[str, Any], settings: "Settings", seconds: floa
 
     parts = [
         gates_text(document["gates"]),
+        alerts_line(document["alerts"]),
         _labeler_line(document["labeler"]) if document["labeler"]["digest"] else "",
         quality_text(document["metrics"], settings.calibration.confidence),
         candidate_text(document["candidate"], settings),
