@@ -31,7 +31,8 @@ from tests.storage import Project, entities, margin
 from tests.storage import Scorer as KnownScorer
 from tests.tiny import save_tiny
 
-COMMANDS = ["check", "run", "status", "score", "label", "promote", "rollback", "approve", "erase", "alerts", "ui", "bench", "doctor"]
+EVERYDAY = ("check", "run", "status", "score", "label", "promote", "rollback", "approve")
+COMMANDS = (*EVERYDAY, "erase", "alerts", "ui", "bench", "doctor")
 QUERY = "The nurse gives the patient medicine."
 ITEMS = ["keep records", "repair machines", "keep records"]
 SETTINGS = smallest("Profile: {entity} Activity: {candidate}")
