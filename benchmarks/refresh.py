@@ -39,7 +39,7 @@ SIZES, LARGE, QUICK = (10_000, 100_000), 500_000, (500, 1_000)
 CHURN = 0.01
 _WRITE_ROUNDS = 5_000
 _WORDS = 60
-_MANIFEST = {"digest": "labeler", "scorer_digest": "scorer", "base_model": "none", "threshold": 4.0}
+_MANIFEST = {"digest": "labeler", "scorer_digest": "scorer", "base_model": "none", "threshold": 1.0}
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
