@@ -67,7 +67,10 @@ def _stored(step: Step) -> "tuple[pd.DataFrame, float, Scorer, Manifest]":
 
 
 def best_f1_cut(labels: "np.ndarray", margins: "np.ndarray") -> float:
-    """The margin from which calling a pair YES gives the best F1; above every margin when nothing is YES."""
+    """The margin from which calling a pair YES gives the best F1; above every margin when nothing is YES.
+
+    It lies half-way to the next lower margin: on a pair's own margin every rounding would change that pair's label.
+    """
     import numpy as np
 
     if not labels.any():
@@ -75,7 +78,10 @@ def best_f1_cut(labels: "np.ndarray", margins: "np.ndarray") -> float:
     order = np.argsort(-margins, kind="stable")
     found = np.cumsum(labels[order])
     f1 = 2 * found / (np.arange(1, len(order) + 1) + labels.sum())
-    return float(margins[order][int(np.argmax(f1))])
+    best = margins[order].astype(np.float64)
+    chosen = best[int(np.argmax(f1))]
+    lower = best[best < chosen]
+    return float((chosen + lower[0]) / 2) if len(lower) else float(chosen)
 
 
 def _sample(pairs: "pd.DataFrame", cut: float, wanted: int) -> "pd.DataFrame":

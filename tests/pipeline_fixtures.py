@@ -56,6 +56,7 @@ precision = "fp32"
 
 [calibration]
 min_precision = 0.5
+confidence = 0.93
 min_expected_flagged = 5
 cuts = 4
 

@@ -152,7 +152,9 @@ def test_every_profile_is_valid_and_keeps_its_own_state(name):
     assert settings.paths.state == DEMO / ("run" if name == "pipeline" else f"run-{name}")
     assert settings.sources.entities == str(DEMO / "cache" / "entities.csv")
     assert settings.model.base == str(DEMO / "cache" / demo.MODEL_NAME)
-    assert min(settings.splits.calibrate, settings.splits.certify, settings.splits.test) >= 40
+    # Under 40 certify entities nothing is called certified.
+    assert settings.splits.certify >= 40
+    assert name == "smoke" or min(settings.splits.calibrate, settings.splits.test) >= 40
 
 
 @pytest.mark.parametrize("name", ["pipeline", "small", "full"])

@@ -176,15 +176,15 @@ def test_a_labeler_without_known_pairs_is_never_written(checkpoint, tmp_path):
 
 def test_a_labeler_keeps_what_its_checkpoint_knew(checkpoint, tmp_path):
     _, path = write_labeler(
-        tmp_path, checkpoint, threshold_result(), SimpleNamespace(a=2.0, b=-1.0),
-        evidence={"held_out_quality": {"verdict": "pass"}}, training={"steps": 3},
+        tmp_path, checkpoint, threshold_result(), CALIBRATION | {"certified_text_ids": ["t"]},
+        evidence={"held_out_quality": {"verdict": "pass"}},
     )  # fmt: skip
     made, before = read_manifest(path), read_manifest(checkpoint)
     assert made.scorer_digest == before.scorer_digest
     assert made.policy == {"min_precision": 0.5, "max_fpr": None}
-    assert made.calibration.model_dump() == CALIBRATION
+    assert made.calibration.model_dump() == CALIBRATION | {"certified_text_ids": ["t"]}
     assert sorted(made.evidence) == ["held_out_quality", "order_invariance"]
-    assert made.training == {"pairs_digest": "p" * 64, "steps": 3}
+    assert made.training == before.training
     assert made.known_pairs == before.known_pairs
 
 
