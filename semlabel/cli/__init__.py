@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import typer
 
 from semlabel import __version__
-from semlabel.cli import check, doctor, promotion, run, scoring, status, ui
+from semlabel.cli import bench, check, doctor, promotion, run, scoring, status, ui
 from semlabel.errors import GateBlocked, SemlabelError
 
 _EPILOG = """\b
@@ -52,6 +52,7 @@ def build_app() -> typer.Typer:
     app.callback(invoke_without_command=True)(_top)
     for name, short_help, command in _COMMANDS:
         app.command(name, short_help=short_help)(command)
+    app.add_typer(bench.build(), name="bench", short_help="Measure speed and exactness.")
     return app
 
 
