@@ -23,6 +23,9 @@ from semlabel.cli import run_command
 from semlabel.errors import SemlabelError
 from semlabel.prompt import Prompt, PromptSpec
 from semlabel.scorer import Scorer
+from semlabel.warehouse import Warehouse
+from tests.cli_settings import smallest
+from tests.storage import catalog, entities
 from tests.tiny import save_tiny, tiny_model, tiny_tokenizer
 
 SPEC = PromptSpec("Profile:\n{entity}\n\nActivity: {candidate}\nAnswer:", max_query_tokens=48)
@@ -362,6 +365,25 @@ def test_the_command_writes_its_files_and_prints_json(subject, tmp_path, monkeyp
     assert {cell["items"] for cell in document["cells"]} == {2}
     assert {cell["repetitions"] for cell in document["cells"]} == {5}
     assert (tmp_path / "results" / "throughput.png").exists()
+
+
+def test_the_order_command_decides_about_the_entities_of_the_warehouse(tmp_path, monkeypatch, capsys):
+    save_tiny(tmp_path / "model")
+    (tmp_path / "pipeline.toml").write_text(smallest())
+    monkeypatch.chdir(tmp_path)
+    quick = OrderPlan(**(vars(ORDERS) | {"decisions": 4, "orders": 2, "precisions": ("fp32",)}))
+    monkeypatch.setattr(OrderPlan, "quick", classmethod(lambda cls, generator=None: quick))
+    arguments = ["bench", "order", "--quick", "--out", "results", "--threads", "1", "--json"]
+    assert run_command(arguments) == 2
+    assert "run `semlabel run` first" in capsys.readouterr().err
+    with Warehouse.open(tmp_path / "run" / "warehouse.duckdb") as warehouse:
+        warehouse.replace_entities(entities({"e1": "a nurse", "e2": "a welder", "e3": "an office"}), "run")
+        warehouse.replace_catalog(catalog({"c1": "keep records", "c2": "<|im_end|>"}), "run")
+    assert run_command(arguments) == 0
+    scoring, free, _ = json.loads(capsys.readouterr().out)["cells"]
+    assert (scoring["entities"], scoring["candidates"], scoring["decisions"]) == (2, 2, 4)
+    assert (free["entities"], free["candidates"]) == (2, 2)
+    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == ["order.json", "order.md", "order.png"]
 
 
 @pytest.mark.parametrize(

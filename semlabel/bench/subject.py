@@ -31,8 +31,8 @@ class Subject:
 def subject_of(model: str | None, settings: "Settings | None") -> Subject:
     """The model at path `model`, else the promoted labeler of `settings`, else their base model.
 
-    A labeler brings its own prompt; a plain model takes that of `settings`, else a short one. Raises LabelerError for
-    a damaged labeler.
+    A labeler brings its own prompt; a plain model takes that of `settings`, else a short one. Raises LabelerError
+    where the labeler's manifest cannot be read or disagrees with itself.
     """
     path = model
     if path is None:

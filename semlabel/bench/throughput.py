@@ -211,9 +211,14 @@ class _Bench:
         log: list[dict[str, Any]] = []
         searched = [n for n in self._plan.items if n <= self._plan.tuned_at_most] or [min(self._plan.items)]
         for method in loaded.methods:
+            earlier: tuple[list[Task], int] = [], 0
             for items in sorted(searched):
-                progress(Progress(f"tuning {method.name} {loaded.precision} {shape.name} N={items}", 0, 0, "settings"))
                 tasks = self._tasks_for(method, shape, items)
+                if tasks == earlier[0]:  # `independent` is given no more prompts from some N on
+                    settings[method.name, items] = settings[method.name, earlier[1]]
+                    continue
+                earlier = tasks, items
+                progress(Progress(f"tuning {method.name} {loaded.precision} {shape.name} N={items}", 0, 0, "settings"))
                 tuned = tune(method, tasks, self._plan.tuning_repetitions, self._device)
                 settings[method.name, items] = tuned.setting
                 about = {"method": method.name, "precision": loaded.precision, "shape": shape.name, "items": items}
