@@ -3,6 +3,7 @@
 #   make demo [PROFILE=smoke|small|full]   the whole recipe on O*NET; ends with a summary
 #   make ui   [PROFILE=...] [PORT=3000]    the Dagster UI on the demo's history
 #   make test | test-slow | lint | types | validate
+#   make bench [QUICK=1]                   throughput and order of the demo's labeler, into benchmarks/results
 #   make venv | clean-demo
 
 PYTHON  ?= python3
@@ -19,10 +20,10 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo ui test test-slow lint types validate clean-demo
+.PHONY: help venv demo ui bench test test-slow lint types validate clean-demo
 
 help:
-	@sed -n '3,7s/^# *//p' Makefile
+	@sed -n '3,8s/^# *//p' Makefile
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -49,6 +50,11 @@ demo: $(VENV)/.installed
 
 ui: $(VENV)/.installed
 	$(BIN)/semlabel ui --config $(CONFIG) --port $(PORT)
+
+# Hours on a quiet machine; a run that was interrupted goes on where it stopped.
+bench: $(VENV)/.installed
+	$(BIN)/semlabel bench throughput --config $(CONFIG) --out benchmarks/results $(if $(QUICK),--quick)
+	$(BIN)/semlabel bench order --config $(CONFIG) --out benchmarks/results $(if $(QUICK),--quick)
 
 test: venv
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow"

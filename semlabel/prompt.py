@@ -179,6 +179,14 @@ class Prompt:
                 f"raise it to at least {fixed + _LEAST_ENTITY_TOKENS}"
             )
 
+    @property
+    def closing(self) -> list[int]:
+        """Ids of what follows a candidate that is tokenised by itself: the template's last words and an item's end.
+
+        That end is the readout token, or the end of the user's message and the assistant's header.
+        """
+        return [*self._texts.ids(self._tail), *self._after]
+
     def query(self, entity_text: str) -> Query:
         """The query of one entity. Raises PromptError when its text is blank."""
         return self.queries([entity_text])[0]

@@ -36,7 +36,6 @@ _COMMANDS: tuple[tuple[str, str, Callable[..., None]], ...] = (
     ("approve", "Let one large change be published.", promotion.approve),
     ("erase", "One entity out of everything kept.", erase.erase),
     ("ui", "Dagster's UI on this project's history.", ui.ui),
-    ("bench", "Measure, and write the figures down.", bench.bench),
     ("doctor", "Is the machine fit, is everything whole?", doctor.doctor),
 )
 
@@ -55,6 +54,7 @@ def build_app() -> typer.Typer:
     for name, short_help, command in _COMMANDS:
         app.command(name, short_help=short_help)(command)
     app.add_typer(alerts.group, name="alerts", short_help="What is red, and who was told.")
+    app.add_typer(bench.build(), name="bench", short_help="Measure speed and exactness.")
     return app
 
 

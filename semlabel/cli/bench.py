@@ -1,111 +1,194 @@
-"""`semlabel bench NAME`: run one benchmark of `benchmarks/` and write what it found as JSON, table and picture.
+"""`semlabel bench`: measurements that anybody can run again, each written as NAME.json, NAME.md and NAME.png.
 
-Knows where benchmarks lie, what each must offer (`study`, `table`, `figure`) and the shape of the files; deliberately
-knows nothing of what is measured. Benchmarks are part of a source checkout, not of the installed package.
+Only turns options into a plan; what is measured and how is in `semlabel.bench`.
 """
 
-import importlib.util
-import json
 import os
-import platform
-import subprocess
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semlabel.cli.common import JsonOption, say, show, show_json
+from semlabel.cli.common import DEFAULT_CONFIG, ConfigOption, JsonOption, project, say, show, show_json
 from semlabel.errors import SettingsError
 
-PACKAGES = ("semlabel", "duckdb", "numpy", "pyarrow", "torch", "transformers")
-_FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+if TYPE_CHECKING:
+    from semlabel.bench.subject import Subject
+    from semlabel.progress import Progress
+    from semlabel.settings import Settings
+
+OutOption = Annotated[Path, typer.Option("--out", help="The folder to write to.", metavar="DIR")]
+QuickOption = Annotated[bool, typer.Option("--quick", help="Minutes instead of hours: a smoke run, not evidence.")]
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", help="A labeler or model directory; else the promoted labeler, else the base model."),
+]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+ThreadsOption = Annotated[int, typer.Option("--threads", min=0, help="0: as set for scoring, else torch's choice.")]
+PrecisionOption = Annotated[
+    list[str] | None, typer.Option("--precision", help="fp32, bf16 or int8; may be repeated; else all.")
+]
+OUT = Path("benchmarks/results")
+PRECISIONS = ("fp32", "bf16", "int8")
 
 
-def bench(
-    name: Annotated[str, typer.Argument(help="Which one; see the folder `benchmarks`.")],
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: a smoke run, not evidence.")] = False,
-    large: Annotated[bool, typer.Option("--large", help="The largest size too.")] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Where NAME.json, NAME.md and NAME.png go.", metavar="DIR")
-    ] = None,
+def build() -> typer.Typer:
+    """The group `bench` with its commands."""
+    app = typer.Typer(
+        help="Measure speed and exactness; each benchmark writes JSON, Markdown and a plot.",
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.callback(invoke_without_command=True)(_top)
+    app.command("throughput", short_help="Labels per second of every method, with its exactness.")(throughput)
+    app.command("order", short_help="Decisions that change when candidates are reordered.")(order)
+    app.command("refresh", short_help="What a night costs in the store, without any model.")(refresh)
+    return app
+
+
+def _top(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        show(context.get_help())
+
+
+def throughput(
+    config: ConfigOption = DEFAULT_CONFIG,
+    model: ModelOption = None,
+    out: OutOption = OUT,
+    quick: QuickOption = False,
+    precision: PrecisionOption = None,
+    items: Annotated[list[int] | None, typer.Option("--items", min=1, help="An N; may be repeated.")] = None,
+    repetitions: Annotated[int, typer.Option("--repetitions", min=5, help="Timed calls of every cell.")] = 5,
+    peers: Annotated[bool, typer.Option("--peers", help="Also llama.cpp and OpenVINO (extra bench-peers).")] = False,
+    gguf: Annotated[str | None, typer.Option("--gguf", help="The model for llama.cpp.", metavar="FILE")] = None,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Run a benchmark and write NAME.json, NAME.md and NAME.png.
+    """Time packed generation, single prompts, a prefix cache and packed scoring on the same random texts.
+
+    Every method is tuned first; the machine's matrix-product rate is measured in the same run. Called again after an
+    interruption it goes on where it stopped.
+
+    \b
+    Example:
+      semlabel bench throughput --model run/labelers/current --quick --out /tmp/bench
+    """
+    subject, settings = _subject(model, config)
+    _fix_threads(threads, settings)
+    from semlabel.bench.throughput import Plan
+    from semlabel.bench.throughput_files import run
+
+    plan = replace(Plan.quick() if quick else Plan(), repetitions=repetitions, peers=peers, gguf=gguf)
+    if items:
+        plan = replace(plan, items=tuple(sorted(set(items))))
+    if precision:
+        plan = replace(plan, precisions=_known(precision))
+    _told(run(subject, plan, out, device, _progress), out, "throughput", json)
+
+
+def order(
+    config: ConfigOption = DEFAULT_CONFIG,
+    model: ModelOption = None,
+    out: OutOption = OUT,
+    quick: QuickOption = False,
+    synthetic: Annotated[bool, typer.Option("--synthetic", help="Random words instead of the warehouse.")] = False,
+    generator: Annotated[
+        str | None, typer.Option("--generator", help="A model trained to write answer lists; else the same model.")
+    ] = None,
+    precision: PrecisionOption = None,
+    orders: Annotated[int | None, typer.Option("--orders", min=2, help="Orders of packed scoring.")] = None,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Decide about the warehouse's entities with the candidates in other orders, and count what changes.
+
+    Packed scoring in every precision; packed generation, free and held to a well-formed list, on fewer decisions.
+    Called again after an interruption it goes on where it stopped.
+
+    \b
+    Example:
+      semlabel bench order --config pipeline.toml --quick --out /tmp/bench
+    """
+    subject, settings = _subject(model, config)
+    if settings is None and not synthetic:
+        raise SettingsError(f"{config}: not there, so there is no warehouse to read; give --config or --synthetic")
+    _fix_threads(threads, settings)
+    from semlabel.bench.order import Plan, run
+    from semlabel.bench.order_data import warehouse_texts
+
+    plan = Plan.quick(generator) if quick else Plan(generator=generator)
+    if orders is not None:
+        plan = replace(plan, orders=orders)
+    if precision:
+        plan = replace(plan, precisions=_known(precision))
+    texts = None if synthetic or settings is None else warehouse_texts(settings.paths.warehouse)
+    _told(run(subject, plan, out, texts, device, _progress), out, "order", json)
+
+
+def refresh(
+    out: OutOption = OUT,
+    quick: QuickOption = False,
+    large: Annotated[bool, typer.Option("--large", help="The largest size too: 100 million pairs.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Plan, commit, publish, purge and compact a synthetic warehouse of up to 20 million pairs, with made-up margins.
 
     \b
     Examples:
       semlabel bench refresh --quick --out /tmp/bench
       semlabel bench refresh --large
     """
-    module = load(name)
-    target = out or _FOLDER / "results"
-    target.mkdir(parents=True, exist_ok=True)
+    from semlabel.bench import refresh as benchmark
+    from semlabel.bench.environment import environment
+    from semlabel.bench.output import write
+
     cells = []
-    for cell in module.study(quick=quick, large=large):
+    for cell in benchmark.study(quick=quick, large=large):
         cells.append(cell)
         say(" ".join(f"{key}={value}" for key, value in cell.items()))
-    document = {"environment": environment() | {"quick": quick}, "cells": cells}
-    write(target, module.__name__, document, module.table(cells), module.figure(cells))
+    document = {"environment": environment(), "quick": quick, "missing": [], "cells": cells}
+    write(out, "refresh", document, benchmark.table(cells), benchmark.figure(cells))
+    _told(document, out, "refresh", json)
+
+
+def _subject(model: str | None, config: Path) -> "tuple[Subject, Settings | None]":
+    needed = model is None or config.exists() or config != DEFAULT_CONFIG
+    settings = project(config) if needed else None
+    from semlabel.bench.subject import subject_of
+
+    return subject_of(model, settings), settings
+
+
+def _known(precisions: list[str]) -> tuple[str, ...]:
+    for precision in precisions:
+        if precision not in PRECISIONS:
+            raise SettingsError(f"--precision {precision} is not known; use {', '.join(PRECISIONS)}")
+    return tuple(dict.fromkeys(precisions))
+
+
+def _fix_threads(threads: int, settings: "Settings | None") -> None:
+    """One thread count for everything in this process."""
+    import torch
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # it would stand between the lines of stderr
+    wanted = threads or (settings.scoring.threads if settings is not None else 0) or torch.get_num_threads()
+    torch.set_num_threads(wanted)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def _progress(progress: "Progress") -> None:
+    say(progress.stage + (f": {progress.done} of {progress.total} {progress.unit}" if progress.total else ""))
+
+
+def _told(document: dict[str, Any], out: Path, name: str, json: bool) -> None:
+    for entry in document["missing"]:
+        say(f"not measured: {entry['method']} {entry['precision']}: {entry['reason']}")
     if json:
         show_json(document)
     else:
-        show(str(target / f"{module.__name__}.md"))
-
-
-def load(name: str) -> ModuleType:
-    """The benchmark `name`. Raises SettingsError for an unknown one and outside a source checkout."""
-    known = sorted(file.stem for file in _FOLDER.glob("*.py") if "def study(" in file.read_text(encoding="utf-8"))
-    wanted = name.replace("-", "_")
-    if wanted not in known:
-        there = ", ".join(known) or "none, because this is no source checkout"
-        raise SettingsError(f'no benchmark is called "{name}"; there are: {there}')
-    spec = importlib.util.spec_from_file_location(wanted, _FOLDER / f"{wanted}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if not all(hasattr(module, part) for part in ("study", "table", "figure")):
-        raise SettingsError(f"{_FOLDER / wanted}.py is run by itself: python benchmarks/{wanted}.py --help")
-    return module
-
-
-def environment() -> dict[str, Any]:
-    """Where and with what this ran."""
-    found = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=_FOLDER, capture_output=True, text=True, check=False
-    ).stdout.strip()
-    return {
-        "machine": platform.machine(),
-        "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "load": round(os.getloadavg()[0], 1),
-        "python": platform.python_version(),
-        "versions": {package: _version(package) for package in PACKAGES},
-        "commit": found or None,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def write(target: Path, name: str, document: Mapping[str, Any], table: str, figure: bytes) -> Sequence[Path]:
-    """Write the three files of a benchmark."""
-    files = [target / f"{name}.{kind}" for kind in ("json", "md", "png")]
-    files[0].write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    files[1].write_text(table, encoding="utf-8")
-    files[2].write_bytes(figure)
-    return files
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _processor() -> str | None:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
+        show((out / f"{name}.md").read_text(encoding="utf-8"))
+        show(f"{out / name}.json, .md and .png")

@@ -1,0 +1,262 @@
+"""The order benchmark: every decision again with the candidates reordered, by MIS and by packed generation.
+
+Each order of each method is one array on the disk, so that a killed run loses one order at most; what is reported is
+counted from these arrays at the end. Deliberately does not know where entities come from.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+from transformers import PreTrainedModel
+
+from semlabel.bench.environment import environment
+from semlabel.bench.order_data import SYNTHETIC_CANDIDATES, Cross, Texts, cross_of, synthetic_cross
+from semlabel.bench.order_report import markdown, plot
+from semlabel.bench.orders import MISSING, Decisions, changes, decisions_at, largest_difference, permutation
+from semlabel.bench.output import write
+from semlabel.bench.subject import Subject
+from semlabel.bench.throughput import left_out
+from semlabel.digests import digest_of
+from semlabel.errors import SemlabelError
+from semlabel.generation.answers import Faults
+from semlabel.generation.generator import Generator, Request
+from semlabel.generation.prompt import PackPrompt
+from semlabel.models import load_model, resolve_device, resolve_precision
+from semlabel.progress import Progress, ProgressSink, silent
+from semlabel.scorer import Scorer
+
+NAME = "order"
+SCHEMA_VERSION = 1
+Margins = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many decisions in how many orders (order 0 among them).
+
+    Entities are added until `decisions` and, with a labeler's own threshold, `least_yes` YES labels are there. A model
+    without a threshold gets the cut that makes `yes_share` of its decisions YES. Generation takes `generator` (default:
+    the same model) and decides about fewer pairs.
+    """
+
+    precisions: tuple[str, ...] = ("fp32", "bf16", "int8")
+    decisions: int = 30_000
+    least_yes: int = 200
+    yes_share: float = 0.02
+    orders: int = 20
+    generation_decisions: int = 2_000
+    generation_orders: int = 10
+    generation_precision: str = "auto"
+    packs_per_forward: int = 8
+    items_per_round: int = 200
+    generator: str | None = None
+
+    @classmethod
+    def quick(cls, generator: str | None = None) -> "Plan":
+        """A smoke run of minutes, not evidence."""
+        return cls(
+            decisions=1_000,
+            least_yes=20,
+            orders=3,
+            generation_decisions=100,
+            generation_orders=2,
+            generator=generator,
+        )
+
+
+def run(
+    subject: Subject,
+    plan: Plan,
+    out: Path,
+    texts: Texts | None = None,
+    device: str = "auto",
+    progress: ProgressSink = silent,
+) -> dict[str, Any]:
+    """Decide about `texts` (None: random words) in every order; write `out`/order.json, .md and .png.
+
+    Returns the document. Raises SemlabelError when there are not two orders.
+    """
+    if min(plan.orders, plan.generation_orders) < 2:
+        raise SemlabelError("one order alone shows nothing; give at least --orders 2")
+    device = resolve_device(device)
+    bench = _Order(subject, plan, out, texts, device, progress)
+    cells = list(bench.cells())
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "environment": environment(device),
+        "model": subject.path,
+        "model_digest": subject.digest,
+        "plan": asdict(plan),
+        "source": bench.cross.source,
+        "cells": cells,
+        "missing": left_out(plan.precisions, device),
+        "complete": True,
+    }
+    write(out, NAME, document, markdown(document), plot(cells))
+    bench.forget()
+    return document
+
+
+class _Order:
+    def __init__(
+        self, subject: Subject, plan: Plan, out: Path, texts: Texts | None, device: str, progress: ProgressSink
+    ) -> None:
+        self._subject, self._plan, self._device, self._progress = subject, plan, device, progress
+        absent = {entry["precision"] for entry in left_out(plan.precisions, device)}
+        self._precisions = [precision for precision in plan.precisions if precision not in absent]
+        if not self._precisions:
+            raise SemlabelError(f"none of the precisions {', '.join(plan.precisions)} can be scored here; use fp32")
+        self._scorer = self._load(self._precisions[0])
+        self._packs = PackPrompt(subject.spec, self._scorer.tokenizer)
+        self.cross = self._cross(texts)
+        key = digest_of([SCHEMA_VERSION, asdict(plan), subject.digest, self.cross.digest(), device])
+        self._folder = out / f".order-{key[:16]}"
+
+    def _load(self, precision: str) -> Scorer:
+        size = self._plan.items_per_round
+        return Scorer.load(self._subject.path, self._subject.spec, precision, self._device, items_per_round=size)
+
+    def _cross(self, texts: Texts | None) -> Cross:
+        scorer = self._scorer
+        if texts is not None:
+            return cross_of(texts, scorer.prompt, self._packs, self._most_entities(len(texts.candidates)))
+        embeddings: Any = scorer.model.get_input_embeddings()
+        last_id = scorer.prompt.item("a")[-1]
+        entities = self._most_entities(SYNTHETIC_CANDIDATES)
+        return synthetic_cross(scorer.tokenizer, int(embeddings.num_embeddings), last_id, entities)
+
+    def _most_entities(self, candidates: int) -> int:
+        """Entities that suffice for the decisions, and with a threshold ten times as many to find the YES labels in."""
+        enough = -(-self._plan.decisions // candidates)
+        return enough if self._subject.threshold is None else 10 * enough
+
+    def forget(self) -> None:
+        """Remove the arrays: what is worth keeping has been counted."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def cells(self) -> Iterator[dict[str, Any]]:
+        """One flat record per method and precision."""
+        for precision in self._precisions:
+            if self._scorer.precision != precision:
+                self._scorer = self._load(precision)
+            yield self._packed_scoring(precision)
+        del self._scorer
+        yield from self._generation()
+
+    def _packed_scoring(self, precision: str) -> dict[str, Any]:
+        given = self._subject.threshold
+        margins: list[Margins] = []
+        for order in range(self._plan.orders):
+            self._progress(Progress(f"order mis {precision}", order, self._plan.orders, "orders"))
+            make = partial(self._margins, len(margins[0]), order) if margins else self._first_margins
+            margins.append(self._kept(f"mis-{precision}-{order}", make)["margins"])
+        # `higher`, so that the cut is a margin that occurs and at least one decision is YES.
+        share = 1 - self._plan.yes_share
+        threshold = float(np.quantile(margins[0], share, method="higher")) if given is None else given
+        counts = changes([decisions_at(one, threshold) for one in margins])
+        return {
+            "method": "mis",
+            "precision": precision,
+            "entities": margins[0].shape[0],
+            "candidates": margins[0].shape[1],
+            "threshold": threshold,
+            "threshold_from": "share of YES" if given is None else "labeler",
+            **counts,
+            "enough_yes": counts["yes"] >= self._plan.least_yes,
+            "largest_margin_difference": largest_difference(margins),
+            **dict.fromkeys(_of_lists(Faults())),
+        }
+
+    def _first_margins(self) -> dict[str, Margins]:
+        """Order 0 of as many entities as it takes for the decisions and the YES labels that are asked for."""
+        threshold = self._subject.threshold
+        rows: list[Margins] = []
+        yes = 0
+        for entity in range(len(self.cross.queries)):
+            if len(rows) * len(self.cross.items) >= self._plan.decisions and (
+                threshold is None or yes >= self._plan.least_yes
+            ):
+                break
+            rows.append(self._entity(entity, 0))
+            yes += 0 if threshold is None else int((rows[-1] >= threshold).sum())
+        return {"margins": np.stack(rows)}
+
+    def _margins(self, entities: int, order: int) -> dict[str, Margins]:
+        return {"margins": np.stack([self._entity(entity, order) for entity in range(entities)])}
+
+    def _entity(self, entity: int, order: int) -> Margins:
+        """One entity's margins scored in this order, given back in the candidates' own."""
+        places = permutation(order, len(self.cross.items))
+        margins = np.empty(len(places), dtype=np.float32)
+        margins[places] = self._scorer.margins(
+            self.cross.queries[entity], [self.cross.items[place] for place in places]
+        )
+        return margins
+
+    def _generation(self) -> Iterator[dict[str, Any]]:
+        plan = self._plan
+        candidates = min(len(self.cross.pack_candidates), plan.generation_decisions)
+        entities = min(len(self.cross.pack_queries), -(-plan.generation_decisions // candidates))
+        for constrained in (False, True):
+            name = "generation_constrained" if constrained else "generation"
+            orders, faults = [], Faults()
+            for order in range(plan.generation_orders):
+                self._progress(Progress(f"order {name}", order, plan.generation_orders, "orders"))
+                make = partial(self._answers, constrained, order, entities, candidates)
+                kept = self._kept(f"{name}-{order}", make)
+                orders.append(kept["decisions"])
+                faults += Faults(*kept["faults"].tolist())
+            yield {
+                "method": name,
+                "precision": resolve_precision(plan.generation_precision, self._device),
+                "entities": entities,
+                "candidates": candidates,
+                "threshold": 0.0 if constrained else None,
+                "threshold_from": "the model's own answer",
+                **changes(orders),
+                "enough_yes": None,
+                "largest_margin_difference": None,
+                **_of_lists(faults),
+            }
+
+    @cached_property
+    def _generating_model(self) -> PreTrainedModel:
+        return load_model(self._plan.generator or self._subject.path, self._plan.generation_precision, self._device)
+
+    def _answers(self, constrained: bool, order: int, entities: int, candidates: int) -> dict[str, npt.NDArray[Any]]:
+        """The decisions (entities, candidates) of packs in this order, and the faults of their lists."""
+        size = self._plan.packs_per_forward
+        generator = Generator(self._generating_model, self._packs, constrained=constrained, packs_per_forward=size)
+        places = permutation(order, candidates)
+        decisions: Decisions = np.full((entities, candidates), MISSING, dtype=np.int8)
+        faults = Faults()
+        for entity in range(entities):
+            listed = [self.cross.pack_candidates[place] for place in places]
+            (answered,) = generator.answer([Request(self.cross.pack_queries[entity], listed)])
+            decisions[entity, places] = [MISSING if label is None else int(label) for label in answered.labels]
+            faults += answered.faults
+        return {"decisions": decisions, "faults": np.array(list(faults.to_json().values()))}
+
+    def _kept(self, name: str, make: Callable[[], dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
+        """The arrays of this name, from an earlier run of the same plan, or made now and kept."""
+        file = self._folder / f"{name}.npz"
+        if not file.exists():
+            arrays = make()
+            self._folder.mkdir(parents=True, exist_ok=True)
+            fresh = self._folder / f".{name}-{uuid4().hex}.npz"
+            np.savez(fresh, **arrays)  # type: ignore[arg-type]  # its stub takes the names for flags
+            fresh.replace(file)
+        with np.load(file, allow_pickle=False) as kept:
+            return dict(kept)
+
+
+def _of_lists(faults: Faults) -> dict[str, int]:
+    """The faults of answer lists under names that say so."""
+    return {"lists" if name == "lists" else f"lists_{name}": count for name, count in faults.to_json().items()}

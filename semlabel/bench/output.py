@@ -1,0 +1,55 @@
+"""NAME.json, NAME.md and NAME.png, each replaced whole: a reader or a kill never meets half a file.
+
+Knows nothing of what was measured.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from semlabel.durable import fsync_path
+from semlabel.errors import SemlabelError
+
+
+def write(directory: Path, name: str, document: dict[str, Any], markdown: str, png: bytes) -> list[Path]:
+    """Write the three files of one measurement; the JSON, which says what is complete, comes last.
+
+    NaN and infinities are errors. Returns the paths: JSON, Markdown, PNG.
+    """
+    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    directory.mkdir(parents=True, exist_ok=True)
+    contents = {"png": png, "md": markdown.encode("utf-8"), "json": text.encode("utf-8")}
+    for ending, content in contents.items():
+        _replace(directory / f"{name}.{ending}", content)
+    fsync_path(directory)
+    return [directory / f"{name}.{ending}" for ending in ("json", "md", "png")]
+
+
+def unfinished(directory: Path, name: str, plan_digest: str) -> dict[str, Any] | None:
+    """The document of an earlier, interrupted measurement of the same plan; None when there is none to go on from."""
+    file = directory / f"{name}.json"
+    if not file.exists():
+        return None
+    try:
+        document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        raise SemlabelError(f"{file}: is no JSON; move it away, the measurement will be written there") from None
+    same = document.get("plan_digest") == plan_digest and document.get("complete") is False
+    return document if same else None
+
+
+def markdown_table(headers: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table; the first column is flush left, the others flush right."""
+    lines = [headers, ["---", *["---:"] * (len(headers) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def _replace(target: Path, content: bytes) -> None:
+    fresh = target.with_name(f".{target.name}-{uuid4().hex}")
+    try:
+        fresh.write_bytes(content)
+        fsync_path(fresh)
+        fresh.replace(target)
+    finally:
+        fresh.unlink(missing_ok=True)
