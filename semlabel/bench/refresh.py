@@ -39,7 +39,8 @@ SIZES, LARGE, QUICK = (10_000, 100_000), 500_000, (500, 1_000)
 CHURN = 0.01
 _WRITE_ROUNDS = 5_000
 _WORDS = 60
-_MANIFEST = {"digest": "labeler", "scorer_digest": "scorer", "base_model": "none", "threshold": 1.0}
+_TAU = 1.0
+_MANIFEST = {"digest": "labeler", "scorer_digest": "scorer", "base_model": "none", "threshold": _TAU}
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -104,7 +105,7 @@ class World:
 
     def entities(self) -> pd.DataFrame:
         """The entities as they are now, each text about 400 bytes."""
-        texts = [_text(entity_id, edit) for entity_id, edit in zip(self.entity_ids, self.edits, strict=True)]
+        texts = [_text(entity_id, int(edit)) for entity_id, edit in zip(self.entity_ids, self.edits, strict=True)]
         return pd.DataFrame({"entity_id": self.entity_ids, "text": texts}, dtype=str)
 
     def edit(self) -> int:
@@ -129,7 +130,7 @@ class World:
         ).assign(certified=True)
         warehouse.replace_catalog(catalog, "bench")
         warehouse.replace_entities(self.entities(), "bench")
-        warehouse.activate_labeler("labeler", "scorer", _MANIFEST["threshold"], 1.0, 0.0)
+        warehouse.activate_labeler("labeler", "scorer", _TAU, 1.0, 0.0)
         plan = refresh.plan(warehouse, "scorer", None, self.candidates)
         keys = [
             key

@@ -37,6 +37,7 @@ def build() -> typer.Typer:
     """The group `bench` with its commands."""
     app = typer.Typer(
         help="Measure speed and exactness; each benchmark writes JSON, Markdown and a plot.",
+        epilog="\b\nExample:\n  semlabel bench throughput --quick --out /tmp/bench",
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
