@@ -1,11 +1,12 @@
 """The report as a browser shows it: hostile text stays text, nothing is asked for, a phone needs no sideways scrolling.
 
-Needs Debian's chromium and Playwright for Python; where either is absent these tests are skipped, not passed.
+Needs Debian's chromium; where it is absent these tests are skipped, not passed.
 """
 
 import shutil
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 from tests.test_html_report import World, template  # noqa: F401
 
@@ -16,10 +17,9 @@ PHONE = {"width": 390, "height": 844}
 
 @pytest.fixture(scope="module")
 def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
     if CHROMIUM is None:
         pytest.skip("there is no chromium here: apt-get install chromium")
-    with playwright.sync_playwright() as driver:
+    with sync_playwright() as driver:
         shown = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield shown
         shown.close()
