@@ -55,6 +55,7 @@ def checkpoint(context: dg.AssetExecutionContext, project: ProjectResource) -> d
         training_seconds=training["seconds"],
         pairs_scored=outcome.pairs_scored,
         pairs_reused=outcome.pairs_reused,
+        report=metadata.report(step),
         loss=metadata.image(report.loss_curve([tuple(point) for point in training["loss_curve"]]), "training loss"),
         calibrate=metadata.image(
             report.margin_histogram(pairs["margin"].to_numpy(), pairs["label"].to_numpy()), "margins of calibrate"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 if TYPE_CHECKING:
+    from resources.project import Step
     from semlabel.sources import RefusedRow
 
 MAX_ROWS = 50
@@ -114,6 +115,14 @@ def image(png: bytes, alternative: str) -> dg.MarkdownMetadataValue:
     from semlabel.report import inline_image
 
     return dg.MetadataValue.md(inline_image(png, alternative))
+
+
+def report(step: "Step") -> dg.MetadataValue[Any]:
+    """Where the HTML report of this run is, or will be when the run is over: an address where one is set."""
+    from semlabel.html_report import report_path
+
+    path, address = report_path(step.settings, step.run_id), step.settings.alerts.reports_url
+    return dg.MetadataValue.url(f"{address.rstrip('/')}/{path.name}") if address else dg.MetadataValue.path(path)
 
 
 def _cell(value: Any) -> Any:

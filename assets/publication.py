@@ -35,6 +35,7 @@ def published_predictions(
     """A new version of the published table, or yesterday's where nothing changed; refused while a gate is red."""
     step = project.step(context)
     yield _published(step)
+    step.write_report()
     # Last in the night, and told apart from the publication: a failure here is loud but undoes nothing.
     step.keep_up()
 
@@ -70,6 +71,7 @@ def _published(step: Step) -> dg.MaterializeResult:
         unchanged=done.unchanged,
         preview=preview,
         labeler_digest=manifest.digest,
+        report=metadata.report(step),
     )
 
 

@@ -78,6 +78,7 @@ def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
         pairs_reused=outcome.pairs_reused,
         test=dg.MetadataValue.json(metrics["test"]),
         baselines=dg.MetadataValue.json(metrics["baselines"]),
+        report=metadata.report(step),
         **_plots(calibrate, certify, platt, result, settings.min_precision),
     )
 

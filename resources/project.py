@@ -54,6 +54,13 @@ class Step:
         """The upkeep of the warehouse, with one line of what it did."""
         self.log.info(self._warehouse.keep_up(self.run_id).sentence())
 
+    def write_report(self) -> None:
+        """The HTML report of this run as far as it is."""
+        from semlabel.html_report import write_report
+
+        with self.reader() as warehouse:
+            self.log.info(f"report: {write_report(self.settings, self.operations, self.run_id, warehouse)}")
+
     def scorer(self, directory: Path) -> "Scorer":
         """The loaded model of a checkpoint or labeler directory."""
         return self._scorers.get(directory, self.run_id)

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from semlabel.digests import text_id
+
 ERASED = "(erased)"
 _SHORTEST_TEXT = 8
 _BUSY_SECONDS = 30.0
@@ -83,8 +85,12 @@ def erase_from_file(path: Path, traces: Traces, dry: bool) -> int:
 
 
 def erase_report(path: Path, traces: Traces, dry: bool) -> int:
-    """Remove a report that names the entity: it is derived and can be made again."""
-    found = traces.in_text(path.read_text(encoding="utf-8", errors="ignore"))
+    """Remove a report that names the entity: it is derived and can be made again.
+
+    A report names ids also by their digest, because the id alone may be any number or word.
+    """
+    content = path.read_text(encoding="utf-8", errors="ignore")
+    found = text_id(traces.entity_id) in content or traces.in_text(content) or traces.in_text(html.unescape(content))
     if found and not dry:
         path.unlink()
     return int(found)

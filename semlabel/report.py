@@ -84,17 +84,42 @@ def precision_recall(
     return _png(figure, axes)
 
 
-def reliability(probabilities: Sequence[float], labels: Sequence[bool], bins: int = 10) -> bytes:
-    """Observed share of YES over the predicted probability, in `bins` groups of equally many pairs."""
-    probability, label = _numbers(probabilities, labels)
+def prediction_histogram(edges: Sequence[float], counts: Sequence[int], threshold: float | None = None) -> bytes:
+    """How many predictions lie between each two of the `edges` (bins + 1), on a logarithmic scale, with tau."""
+    figure, axes = _canvas("margins of all predictions", "margin = logit(yes) - logit(no)", "pairs")
+    if not sum(counts):
+        return _png(figure, axes, empty=True)
+    axes.stairs(counts, edges, fill=True, color=_NO, alpha=0.6)
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=0.7)
+    if threshold is not None:
+        axes.axvline(threshold, color="black", linewidth=1.2, linestyle="--", label=f"tau = {threshold:.3g}")
+        axes.legend(frameon=False, fontsize=8)
+    return _png(figure, axes)
+
+
+def reliability(
+    probabilities: Sequence[float], labels: Sequence[bool], bins: int = 10, before: Sequence[float] | None = None
+) -> bytes:
+    """Observed share of YES over the predicted probability, in `bins` groups of equally many pairs.
+
+    `before` are the probabilities of the same pairs without calibration, drawn beside the calibrated ones.
+    """
     figure, axes = _canvas("calibration of the probability", "predicted probability", "share of YES")
     axes.plot([0, 1], [0, 1], color=_MUTED, linewidth=0.8, linestyle=":")
-    if probability.size == 0:
-        return _png(figure, axes, empty=True)
-    groups = [g for g in np.array_split(np.argsort(probability, kind="stable"), bins) if g.size]
-    predicted = [probability[g].mean() for g in groups]
-    observed = [label[g].mean() for g in groups]
-    axes.plot(predicted, observed, "o-", color=_NO, linewidth=1.2, markersize=4)
+    curves = [(probabilities, _NO, "calibrated")]
+    if before is not None:
+        curves.insert(0, (before, _YES, "before"))
+    for values, color, name in curves:
+        probability, label = _numbers(values, labels)
+        if probability.size == 0:
+            return _png(figure, axes, empty=True)
+        groups = [g for g in np.array_split(np.argsort(probability, kind="stable"), bins) if g.size]
+        predicted = [probability[g].mean() for g in groups]
+        observed = [label[g].mean() for g in groups]
+        axes.plot(predicted, observed, "o-", color=color, linewidth=1.2, markersize=4, label=name)
+    if before is not None:
+        axes.legend(frameon=False, fontsize=8)
     return _png(figure, axes)
 
 
@@ -120,7 +145,12 @@ def walk(steps: Sequence[Mapping[str, Any]], floor: float | None = None) -> byte
 
 def inline_image(png: bytes, alternative: str) -> str:
     """A Markdown image that carries the PNG itself, for places that show Markdown but serve no files."""
-    return f"![{alternative}](data:image/png;base64,{base64.b64encode(png).decode('ascii')})"
+    return f"![{alternative}]({data_address(png)})"
+
+
+def data_address(png: bytes) -> str:
+    """An address that is the PNG itself."""
+    return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
 
 
 def _numbers(values: Sequence[float], labels: Sequence[bool]) -> tuple[np.ndarray, np.ndarray]:

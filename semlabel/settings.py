@@ -262,6 +262,13 @@ class Publish(Section):
     uncertified_candidates: Literal["publish", "withhold"] = "publish"
 
 
+class Report(Section):
+    """The HTML report of a run: how many are kept, and whether texts stand in it beside the ids."""
+
+    texts: bool = False
+    keep: Positive = 100
+
+
 class Environment(Section):
     """`name` keeps dev, staging and prod apart below `dir`; `lease_wait_seconds` bounds the wait for another run."""
 
@@ -425,6 +432,7 @@ class Settings(Section):
     scoring: Scoring = Scoring()
     warehouse: WarehouseUpkeep = WarehouseUpkeep()
     publish: Publish = Publish()
+    report: Report = Report()
     environment: Environment = Environment()
     schedule: Schedule = Schedule()
     alerts: Alerts = Alerts()

@@ -177,6 +177,24 @@ def test_a_failed_gate_exits_1_and_names_the_gate_and_its_reason(command, projec
     assert operations(project).last_run()["status"] == "FAILURE"
 
 
+@pytest.mark.parametrize("trouble", ["", "gate", "fault"])
+def test_however_a_run_ends_it_has_a_report(command, project, trouble):
+    _, _, err = command("run", trouble=trouble)
+    last = operations(project).last_run()
+    report = project / "run" / "reports" / f"{last['run_id']}.html"
+    assert f"report: {report}" in err
+    assert f"everything, {last['status']}</h1>" in report.read_text()
+    assert (report.parent / "latest.html").read_text() == report.read_text()
+
+
+def test_a_report_that_cannot_be_written_does_not_hide_how_the_run_ended(command, project):
+    (project / "run" / "reports" / "latest.html").mkdir(parents=True)
+    code, _, err = command("run", trouble="gate")
+    assert code == 1
+    assert "no report was written: " in err
+    assert "error: gates that did not pass: held_out_quality" in err
+
+
 def test_a_refused_publication_exits_1(command):
     code, _, err = command("run", trouble="blocked")
     assert code == 1

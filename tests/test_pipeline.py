@@ -16,6 +16,7 @@ from resources.project import ProjectResource
 from resources.scorer import ScorerResource
 from resources.settings import SettingsResource
 from resources.warehouse import WarehouseResource
+from semlabel.html_report import report_path
 from semlabel.published import current_publication, current_version
 from semlabel.warehouse import Warehouse
 from tests.pipeline_fixtures import TinyProject, make_project, run, verdicts
@@ -83,6 +84,21 @@ def refusal(result: dg.ExecuteInProcessResult, step: str) -> str:
     return " ".join(told)
 
 
+def daemon_looks(project: TinyProject, instance: dg.DagsterInstance) -> None:
+    """One evaluation of the sensor that notes how runs ended."""
+    settings = SettingsResource(config_path=str(project.config))
+    operations = OperationsResource(settings=settings)
+    warehouse = WarehouseResource(settings=settings, operations=operations)
+    scorers = ScorerResource(settings=settings, operations=operations)
+    parts = {"settings": settings, "operations": operations, "warehouse": warehouse, "scorers": scorers}
+    with dg.build_sensor_context(instance=instance, resources={"project": ProjectResource(**parts)}) as context:
+        run_endings(context)
+
+
+def report_of(project: TinyProject, result: dg.ExecuteInProcessResult) -> str:
+    return report_path(project.settings, result.run_id).read_text(encoding="utf-8")
+
+
 def edit_warehouse(project: TinyProject, edit: Callable[[Warehouse], Any]) -> None:
     with Warehouse.open(project.settings.paths.warehouse) as warehouse:
         edit(warehouse)
@@ -114,6 +130,20 @@ def test_held_out_quality_is_kept_beside_that_of_the_baselines(first_run):
     assert 0.5 < metrics["test"]["auc"]["value"] <= 1
     assert metrics["test"]["precision"]["low"] <= metrics["test"]["precision"]["value"]
     assert metrics["ratio"]["against"] in metrics["baselines"]
+
+
+def test_the_report_of_a_run_is_written_and_linked(first_run):
+    project, result = first_run
+    told = report_of(project, result)
+    for part in ("Confusing pairs", "precision and recall on certify", "This is the first version", "tfidf_logistic"):
+        assert part in told
+    linked = {
+        event.asset_key.to_user_string(): event.materialization.metadata["report"].value
+        for event in result.get_asset_materialization_events()
+        if "report" in event.materialization.metadata
+    }
+    path = str(report_path(project.settings, result.run_id))
+    assert linked == dict.fromkeys(("checkpoint", "threshold", "predictions", "published_predictions"), path)
 
 
 def test_assets_show_content_digests_rows_and_small_pictures(first_run):
@@ -422,16 +452,21 @@ def test_a_snapshot_that_is_not_the_warehouse_is_told(project, instance, monkeyp
 
 
 def test_runs_of_the_daemon_are_closed_in_the_books(project, instance):
-    settings = SettingsResource(config_path=str(project.config))
-    operations = OperationsResource(settings=settings)
-    warehouse = WarehouseResource(settings=settings, operations=operations)
-    scorers = ScorerResource(settings=settings, operations=operations)
-    parts = {"settings": settings, "operations": operations, "warehouse": warehouse, "scorers": scorers}
     night = run(project, instance, select=["reference_labels"])
     assert project.operations.run(night.run_id)["status"] == "STARTED"
-    with dg.build_sensor_context(instance=instance, resources={"project": ProjectResource(**parts)}) as context:
-        run_endings(context)
+    daemon_looks(project, instance)
     assert project.operations.run(night.run_id)["status"] == "SUCCESS"
+    assert "SUCCESS</h1>" in report_of(project, night)
+
+
+def test_a_red_run_of_the_daemon_has_a_report(project, instance):
+    project.change(gates={"min_candidates": 99})
+    night = run(project, instance, NIGHT)
+    assert "catalog_contract" in failed(night)
+    daemon_looks(project, instance)
+    told = report_of(project, night)
+    assert "FAILURE</h1>" in told and '<bdi>catalog_contract</bdi></strong> <span class="verdict">' in told
+    assert "This run published no new version" in told and "semlabel report --run" in told
 
 
 # --- a labeler is made

@@ -24,6 +24,8 @@ STEPS = [
         pytest.param(lambda: report.margin_histogram(MARGINS, LABELS, 0.4), id="margins"),
         pytest.param(lambda: report.precision_recall(LABELS, MARGINS, 0.4, {"floor": 0.5}), id="precision-recall"),
         pytest.param(lambda: report.reliability(1 / (1 + np.exp(-MARGINS)), LABELS), id="reliability"),
+        pytest.param(lambda: report.reliability(1 / (1 + np.exp(-MARGINS)), LABELS, before=LABELS), id="before-after"),
+        pytest.param(lambda: report.prediction_histogram(range(41), [5] * 40, 3.0), id="predictions"),
         pytest.param(lambda: report.walk(STEPS, 0.5), id="walk"),
     ],
 )
@@ -42,6 +44,7 @@ def test_no_plot_outgrows_the_event_log(image):
         pytest.param(lambda: report.precision_recall([False, False], [0.1, 0.2], 0.0), id="no-positives"),
         pytest.param(lambda: report.precision_recall([True], [0.1], 9.0), id="nothing-flagged"),
         pytest.param(lambda: report.reliability([0.5], [True]), id="one-pair"),
+        pytest.param(lambda: report.prediction_histogram([0, 1], [0]), id="no-predictions"),
         pytest.param(lambda: report.walk([]), id="no-cuts"),
     ],
 )

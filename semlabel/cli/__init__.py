@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import typer
 
 from semlabel import __version__
-from semlabel.cli import alerts, bench, check, doctor, erase, promotion, run, scoring, status, ui
+from semlabel.cli import alerts, bench, check, doctor, erase, promotion, report, run, scoring, status, ui
 from semlabel.errors import GateBlocked, SemlabelError
 
 _EPILOG = """\b
@@ -34,6 +34,7 @@ _COMMANDS: tuple[tuple[str, str, Callable[..., None]], ...] = (
     ("promote", "Make a labeler the current one.", promotion.promote),
     ("rollback", "Back to an earlier published version.", promotion.rollback),
     ("approve", "Let one large change be published.", promotion.approve),
+    ("report", "The HTML report of a run.", report.report),
     ("erase", "One entity out of everything kept.", erase.erase),
     ("ui", "Dagster's UI on this project's history.", ui.ui),
     ("doctor", "Is the machine fit, is everything whole?", doctor.doctor),

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from semlabel.settings import Settings
 
 _LOGS_KEPT = 100
+# How long the end of a run waits for somebody who holds the warehouse.
+_REPORT_PATIENCE = 5.0
 
 
 def run(
@@ -145,9 +147,21 @@ def _execute(
         outcome = execution.Outcome(run_id, "CANCELED", (), ())
     finally:
         operations.finish_run(run_id, outcome.status)
+        _write_report(settings, operations, run_id)
         for number, handler in handlers.items():
             signal.signal(number, handler)
     return outcome
+
+
+def _write_report(settings: "Settings", operations: "Operations", run_id: str) -> None:
+    """However the run ended. Trouble here is said, not raised: it must not hide how the run ended."""
+    from semlabel.errors import SemlabelError
+    from semlabel.html_report import complete_report
+
+    try:
+        say(f"report: {complete_report(settings, operations, run_id, _REPORT_PATIENCE)}")
+    except (SemlabelError, OSError) as error:
+        say(f"no report was written: {error}")
 
 
 def _ends_like_an_interrupt() -> dict[int, Any]:
