@@ -16,13 +16,14 @@ body { margin: 0 auto; padding: 0.8rem; max-width: 60rem; font: 16px/1.45 system
 h1 { font-size: 1.35rem; margin: 0.4rem 0; }
 h2 { font-size: 1.15rem; margin: 2rem 0 0.4rem; border-bottom: 1px solid var(--line); }
 h3 { font-size: 1rem; margin: 1.2rem 0 0.3rem; }
-p, li, td, bdi { overflow-wrap: anywhere; }
+p, bdi { overflow-wrap: anywhere; }
 img { display: block; max-width: 100%; height: auto; background: #fff; margin: 0.5rem 0; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.9rem; }
 th, td { text-align: left; vertical-align: top; padding: 0.25rem 0.6rem 0.25rem 0; }
 tr { border-bottom: 1px solid var(--line); }
-td { min-width: 3rem; max-width: 20rem; }
+td { max-width: 20rem; }
+td:has(bdi) { min-width: 6rem; }
 .gate { border-left: 4px solid var(--line); padding: 0.2rem 0 0.2rem 0.7rem; margin: 0.6rem 0; }
 .gate p { margin: 0.15rem 0; }
 .pass { border-color: var(--pass); } .fail { border-color: var(--fail); } .wait { border-color: var(--wait); }

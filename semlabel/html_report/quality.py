@@ -65,7 +65,7 @@ def calibration_section(manifest: "Manifest", calibrate: "HeldOut", certify: "He
     """Reliability, ECE and Brier score before and after calibration."""
     if manifest.calibration is None:
         return section("Probabilities", paragraph("No probability map was fitted yet: the threshold comes first."))
-    found = {"calibrate (the map was fitted on these)": calibrate, "certify (it was not)": certify}
+    found = {"calibrate": calibrate, "certify": certify}
     known = {name: split for name, split in found.items() if split is not None and len(split.pairs)}
     if not known:
         return section("Probabilities", paragraph("There are no judged pairs with a margin to compare with."))
@@ -76,7 +76,8 @@ def calibration_section(manifest: "Manifest", calibrate: "HeldOut", certify: "He
         plot = report.reliability(after, split.labels, before=before)
         parts += [tag("h3", f"On {name}"), _plot(plot, f"reliability before and after calibration on {name}")]
     headers = ["pairs", "", "expected calibration error", "Brier score", "mean probability", "share of YES"]
-    return section("Probabilities", table(headers, rows), *parts)
+    told = paragraph("The map was fitted on calibrate; certify is what it was not fitted on.")
+    return section("Probabilities", told, table(headers, rows), *parts)
 
 
 def margins_section(manifest: "Manifest", calibrate: "HeldOut", predicted: Spread | None) -> Html:
