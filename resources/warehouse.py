@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from semlabel.upkeep import Upkeep
     from semlabel.warehouse import Warehouse
 
-LEASE = "warehouse"
-
 
 class WarehouseResource(dg.ConfigurableResource):
     """Opens `warehouse.duckdb` of the project's environment for as long as a block runs."""
@@ -36,21 +34,20 @@ class WarehouseResource(dg.ConfigurableResource):
 
     def keep_up(self, run_id: str) -> "Upkeep":
         """Purge what is past its retention time and compact the file where that gains something. Raises as `writer`."""
-        from semlabel.compaction import Opening
         from semlabel.upkeep import keep_up
+        from semlabel.warehouse import LEASE, Opening
 
         settings = self.settings.get()
-        opening = Opening(settings.scoring.memory_limit, settings.scoring.threads, settings.paths.temporary)
         log = dg.get_dagster_logger("semlabel")
         wait = settings.environment.lease_wait_seconds
         with self.operations.get().lease(LEASE, run_id, wait, on_wait=log.info):
             kept = settings.warehouse
-            return keep_up(settings.paths.warehouse, kept.retention_days, kept.compact_factor, opening)
+            return keep_up(settings.paths.warehouse, kept.retention_days, kept.compact_factor, Opening.of(settings))
 
     @contextmanager
     def _held(self, run_id: str, read_only: bool) -> "Iterator[Warehouse]":
         from semlabel.compaction import discard_leftovers
-        from semlabel.warehouse import Warehouse
+        from semlabel.warehouse import LEASE, Opening
 
         settings = self.settings.get()
         log = dg.get_dagster_logger("semlabel")
@@ -58,11 +55,5 @@ class WarehouseResource(dg.ConfigurableResource):
         with self.operations.get().lease(LEASE, run_id, wait, on_wait=log.info):
             if not read_only:
                 discard_leftovers(settings.paths.warehouse)
-            with Warehouse.open(
-                settings.paths.warehouse,
-                read_only=read_only,
-                memory_limit=settings.scoring.memory_limit,
-                threads=settings.scoring.threads,
-                temp_directory=settings.paths.temporary,
-            ) as warehouse:
+            with Opening.of(settings).open(settings.paths.warehouse, read_only) as warehouse:
                 yield warehouse

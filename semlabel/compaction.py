@@ -16,7 +16,8 @@ from uuid import uuid4
 
 from semlabel.durable import fsync_path
 from semlabel.errors import WarehouseError
-from semlabel.warehouse import Warehouse
+from semlabel.warehouse import Opening, Warehouse
+from semlabel.warehouse_file import literal
 
 _MARK = ".compact-"
 # The copy, its log, and what the system needs to stay usable.
@@ -29,21 +30,6 @@ class Footprint(NamedTuple):
     bytes: int
     weight: int
     live_bytes: int
-
-
-@dataclass(frozen=True)
-class Opening:
-    """How the warehouse is opened, as the settings say."""
-
-    memory_limit: str = "2GB"
-    threads: int = 0
-    temp_directory: Path | None = None
-
-    def open(self, path: Path) -> Warehouse:
-        """The warehouse at `path`, for writing."""
-        return Warehouse.open(
-            path, memory_limit=self.memory_limit, threads=self.threads, temp_directory=self.temp_directory
-        )
 
 
 @dataclass(frozen=True)
@@ -125,7 +111,7 @@ def discard_leftovers(path: Path) -> None:
 
 def _copy(warehouse: Warehouse, copy: Path) -> None:
     ((name,),) = warehouse.rows("SELECT current_database()")
-    warehouse.rows(f"ATTACH {_literal(str(copy))} AS fresh_copy")
+    warehouse.rows(f"ATTACH {literal(str(copy))} AS fresh_copy")
     try:
         warehouse.rows(f"COPY FROM DATABASE {_quoted(name)} TO fresh_copy")
     finally:
@@ -168,10 +154,6 @@ def _refuse_log(path: Path) -> None:
     log = path.with_name(path.name + ".wal")
     if log.exists():
         raise WarehouseError(f"{log}: still there after the file was closed: close whatever has it open, run again")
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _quoted(name: str) -> str:

@@ -1,9 +1,10 @@
-"""Making files and names last: fsync, and a symbolic link that is replaced in one step.
+"""Making files and names last: fsync, and files and symbolic links that are replaced in one step.
 
-Knows nothing of what the files are. Linked readers see the old target or the new one, never nothing.
+Knows nothing of what the files are. Readers see the old content or target or the new one, never nothing.
 """
 
 import os
+import shutil
 from pathlib import Path
 from uuid import uuid4
 
@@ -23,6 +24,23 @@ def fsync_tree(path: Path) -> None:
         for name in files:
             fsync_path(Path(folder) / name)
         fsync_path(Path(folder))
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put `content` in the place of `path` in one durable step; a file that was there hands on its mode.
+
+    What a kill in between leaves behind is named `.NAME-HEX`.
+    """
+    fresh = path.with_name(f".{path.name}-{uuid4().hex}")
+    try:
+        fresh.write_bytes(content)
+        fsync_path(fresh)
+        if path.exists():
+            shutil.copymode(path, fresh)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+    fsync_path(path.parent)
 
 
 def point_link(link: Path, target: Path) -> None:

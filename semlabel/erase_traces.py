@@ -7,16 +7,15 @@ is long enough not to be any number or word; a text counts wherever it stands, a
 
 import html
 import json
-import os
 import re
 import shutil
 import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from semlabel.digests import text_id
+from semlabel.durable import replace_file
 
 ERASED = "(erased)"
 _SHORTEST_TEXT = 8
@@ -80,7 +79,7 @@ def erase_from_file(path: Path, traces: Traces, dry: bool) -> int:
     if any(named) and not dry:
         instead = "" if path.suffix in _JSON_LINES else f"{ERASED}\n"
         kept = [instead if gone else line for line, gone in zip(lines, named, strict=True)]
-        _replace(path, "".join(kept))
+        replace_file(path, "".join(kept).encode("utf-8"))
     return sum(named)
 
 
@@ -192,13 +191,3 @@ def _text_columns(connection: sqlite3.Connection) -> list[tuple[str, str]]:
         for row in connection.execute(f'PRAGMA table_info("{table}")')
         if str(row[2]).upper() in ("TEXT", "VARCHAR") or "CHAR" in str(row[2]).upper()
     ]
-
-
-def _replace(path: Path, text: str) -> None:
-    fresh = path.with_name(f".{path.name}-{uuid4().hex}")
-    with fresh.open("w", encoding="utf-8", newline="") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    shutil.copymode(path, fresh)
-    fresh.replace(path)

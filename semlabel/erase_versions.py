@@ -26,6 +26,7 @@ from semlabel.published import (
     version_names,
     write_manifest,
 )
+from semlabel.warehouse_file import literal
 
 if TYPE_CHECKING:
     import duckdb
@@ -71,10 +72,8 @@ def _rewrite(directory: Path, name: str, entity_id: str, found: dict[str, int]) 
     with _connection() as connection:
         for file in manifest["files"]:
             if found.get(file, 0):
-                kept = f"SELECT * FROM {_parquet(old / file)} WHERE entity_id <> {_literal(entity_id)}"
-                connection.execute(
-                    f"COPY ({kept}) TO {_literal(str(staged / file))} (FORMAT parquet, COMPRESSION zstd)"
-                )
+                kept = f"SELECT * FROM {_parquet(old / file)} WHERE entity_id <> {literal(entity_id)}"
+                connection.execute(f"COPY ({kept}) TO {literal(str(staged / file))} (FORMAT parquet, COMPRESSION zstd)")
             elif file != _COPY:
                 os.link(old / file, staged / file)
         counts = _copy_and_count(connection, staged)
@@ -98,7 +97,7 @@ def _copy_and_count(connection: "duckdb.DuckDBPyConnection", staged: Path) -> di
         return connection.execute(sql).fetchall()
 
     predictions = _parquet(staged / "predictions" / "*.parquet")
-    run(f"ATTACH {_literal(str(staged / _COPY))} AS copy (STORAGE_VERSION '{STORAGE_VERSION}')")
+    run(f"ATTACH {literal(str(staged / _COPY))} AS copy (STORAGE_VERSION '{STORAGE_VERSION}')")
     run(f"CREATE TABLE copy.predictions AS SELECT * FROM {predictions}")
     run("CREATE VIEW copy.labels AS SELECT * FROM predictions WHERE label")
     for name in ("entities", "catalog"):
@@ -136,11 +135,7 @@ def _columns(connection: "duckdb.DuckDBPyConnection", file: Path) -> set[str]:
 
 
 def _parquet(file: Path) -> str:
-    return f"read_parquet({_literal(str(file))})"
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+    return f"read_parquet({literal(str(file))})"
 
 
 def _now() -> str:

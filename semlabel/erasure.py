@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from semlabel import erase_traces, erase_warehouse
-from semlabel.compaction import Opening, compact
+from semlabel.compaction import compact
 from semlabel.digests import text_id
 from semlabel.erase_traces import Traces
 from semlabel.erase_versions import count_in_versions, erase_from_versions
@@ -20,13 +20,12 @@ from semlabel.errors import LeaseHeld, SemlabelError, SourceError
 from semlabel.leases import ProcessIdentity
 from semlabel.operations import STARTED
 from semlabel.published import clean
-from semlabel.warehouse import Warehouse
+from semlabel.warehouse import LEASE, Opening, Warehouse
 
 if TYPE_CHECKING:
     from semlabel.operations import Operations
     from semlabel.settings import Settings
 
-LEASE = "warehouse"
 PLACES = ("published", "preview", "temporary", "spool", "reports", "logs", "history", "operations", "warehouse")
 _OPERATIONS = (
     ("gate_results", "evidence_json"),
@@ -106,11 +105,7 @@ def _refuse_while_running(operations: "Operations") -> None:
 
 
 def _warehouse(settings: "Settings") -> Warehouse:
-    return _opening(settings).open(settings.paths.warehouse)
-
-
-def _opening(settings: "Settings") -> Opening:
-    return Opening(settings.scoring.memory_limit, settings.scoring.threads, settings.paths.temporary)
+    return Opening.of(settings).open(settings.paths.warehouse)
 
 
 def _in_source(settings: "Settings", entity_id: str) -> bool | None:
@@ -199,7 +194,7 @@ def _erase_warehouse(work: _Erasure) -> None:
         work.note(**{f"warehouse: {table}": count for table, count in counts.items()})
         erase_warehouse.erase_entity(warehouse, work.entity_id)
     # Deleted rows stay readable in the bytes of the file until it is written anew.
-    done = compact(work.settings.paths.warehouse, 0, _opening(work.settings))
+    done = compact(work.settings.paths.warehouse, 0, Opening.of(work.settings))
     if done.skipped:
         raise SemlabelError(
             f"erased, but its bytes are still in the warehouse's file: {done.skipped}, then erase again"

@@ -215,6 +215,15 @@ def is_weights(name: str) -> bool:
     return name.endswith((WEIGHTS_SUFFIX, WEIGHTS_SUFFIX + ".index.json"))
 
 
+def base_identity(path: str | Path) -> dict[str, str] | str:
+    """Digests of the weights and the config of a model folder by name; a hub's name stands for itself."""
+    folder = Path(path)
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    return {file.name: file_digest(file) for file in files if is_weights(file.name) or file.name == "config.json"} or (
+        str(path)
+    )
+
+
 def describe_files(directory: Path) -> dict[str, FileEntry]:
     """{name: sha256 and size} of every file of a model directory, the manifest itself left out.
 

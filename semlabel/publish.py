@@ -39,7 +39,7 @@ from semlabel.published import (
     write_manifest,
 )
 from semlabel.warehouse import Warehouse
-from semlabel.warehouse_file import limit, translated
+from semlabel.warehouse_file import limit, literal, translated
 from semlabel.warehouse_schema import predictions_query
 
 if TYPE_CHECKING:
@@ -323,7 +323,7 @@ class _Stage:
         )
 
     def _copy(self, query: str, name: str) -> list[tuple[Any, ...]]:
-        target = _literal(str(self.path / name))
+        target = literal(str(self.path / name))
         return self.warehouse.rows(f"COPY ({query}) TO {target} (FORMAT parquet, COMPRESSION zstd)")
 
     def _verified_copy(self, total: int, rows: int, labels: int) -> dict[str, int]:
@@ -334,7 +334,7 @@ class _Stage:
             def run(sql: str) -> list[tuple[Any, ...]]:
                 return connection.execute(sql).fetchall()
 
-            database = _literal(str(self.path / "predictions.duckdb"))
+            database = literal(str(self.path / "predictions.duckdb"))
             run(f"ATTACH {database} AS copy (STORAGE_VERSION '{STORAGE_VERSION}')")
             run(f"CREATE TABLE copy.predictions AS SELECT * FROM {files['predictions']}")
             run("CREATE VIEW copy.labels AS SELECT * FROM predictions WHERE label")
@@ -391,7 +391,7 @@ def _bucket_before(previous: Mapping[str, Any], bucket: int, buckets: int) -> st
     theirs = int(previous["buckets"])
     numbers = range(bucket % theirs, theirs, buckets)
     files = [Path(previous["path"]) / "predictions" / f"bucket-{number:04d}.parquet" for number in numbers]
-    relation = f"read_parquet([{', '.join(_literal(str(file)) for file in files)}])"
+    relation = f"read_parquet([{', '.join(literal(str(file)) for file in files)}])"
     if theirs < buckets:
         return f"(SELECT * FROM {relation} WHERE md5_number_lower(entity_id) % {buckets} = {bucket})"
     return relation
@@ -432,11 +432,7 @@ def _disk_errors(directory: Path) -> Iterator[None]:
 
 def _parquet(path: Path, name: str) -> str:
     files = path / name if name.endswith(".parquet") else path / name / "*.parquet"
-    return f"read_parquet({_literal(str(files))})"
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+    return f"read_parquet({literal(str(files))})"
 
 
 def _iso(moment: datetime) -> str:

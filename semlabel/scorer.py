@@ -210,7 +210,7 @@ class Scorer:
 
     def _over_cache(self, query: list[int], items: list[list[int]]) -> torch.Tensor:
         margins = torch.empty(len(items))
-        name = "cache" if self._takes("cache", self.model.base_model) else "past_key_values"
+        name = cache_name(self.model)
         base = None
         if query:
             outputs = self._forward(torch.tensor([query]), torch.arange(len(query))[None], use_cache=True)
@@ -223,7 +223,7 @@ class Scorer:
             # Padding stands right of every token that is read, where causal attention never looks.
             ids = torch.tensor([items[item] + [0] * (width - len(items[item])) for item in members])
             positions = (torch.arange(width) + len(query))[None].expand(len(members), -1)
-            arguments = {} if base is None else {name: _repeated(base, len(members)), "use_cache": True}
+            arguments = {} if base is None else {name: repeated(base, len(members)), "use_cache": True}
             hidden = self._forward(ids, positions, **arguments).last_hidden_state
             last = torch.tensor([len(items[item]) - 1 for item in members], device=hidden.device)
             margins[members] = self._read(hidden[torch.arange(len(members), device=hidden.device), last]).cpu()
@@ -267,7 +267,12 @@ class Scorer:
         return name in inspect.signature(module.forward).parameters
 
 
-def _repeated(cache: Any, times: int) -> Any:
+def cache_name(model: PreTrainedModel) -> str:
+    """What this model and this version of transformers call the key/value cache."""
+    return "cache" if "cache" in inspect.signature(model.base_model.forward).parameters else "past_key_values"
+
+
+def repeated(cache: Any, times: int) -> Any:
     """A copy of a one-row cache that serves `times` rows, leaving the original as it was."""
     copied = copy.deepcopy(cache)
     for layer in copied.layers:

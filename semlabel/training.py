@@ -19,10 +19,10 @@ from transformers import PreTrainedModel, TrainerCallback, TrainingArguments, se
 from transformers.utils import logging
 
 from semlabel.attention import MASKED
-from semlabel.digests import digest_of, file_digest
+from semlabel.digests import digest_of
 from semlabel.errors import LabelerError, ModelRefused, SourceError
 from semlabel.label_trainer import LabelTrainer, collate
-from semlabel.manifest import is_weights
+from semlabel.manifest import base_identity
 from semlabel.models import enable_training_safety, load_model, resolve_device, resolve_precision
 from semlabel.progress import Progress, ProgressSink, silent
 from semlabel.prompt import Prompt, load_tokenizer
@@ -160,14 +160,11 @@ def training_digest(
     base_path: str | Path, prompt: Prompt, rounds: Sequence[TrainingRound], settings: "Training", precision: str
 ) -> str:
     """The identity of a training: base weights, answer tokens, rounds, everything that steers the optimiser."""
-    folder = Path(base_path)
-    files = sorted(folder.iterdir()) if folder.is_dir() else []
-    base = {file.name: file_digest(file) for file in files if is_weights(file.name) or file.name == "config.json"}
     steering = settings.model_dump(include=_STEERING)
     return digest_of(
         {
             "training_code_version": TRAINING_CODE_VERSION,
-            "base": base or str(base_path),
+            "base": base_identity(base_path),
             "answer_ids": [prompt.yes_id, prompt.no_id],
             "rounds": rounds_digest(rounds),
             "settings": steering,

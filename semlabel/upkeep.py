@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from semlabel.compaction import Compaction, Opening, compact
+from semlabel.compaction import Compaction, compact
 from semlabel.retention import Purged, purge
+from semlabel.warehouse import Opening
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,12 @@ if TYPE_CHECKING:
     import duckdb
     import pandas
 
-__all__ = ["Coverage", "Replaced", "ScoredRound", "Warehouse"]
+    from semlabel.settings import Settings
+
+__all__ = ["LEASE", "Coverage", "Opening", "Replaced", "ScoredRound", "Warehouse"]
+
+LEASE = "warehouse"
+"""The lease that whoever opens a project's warehouse holds."""
 
 _REFUSED_RUNS_KEPT = 20
 
@@ -382,3 +387,21 @@ class Warehouse:
 
 def _now() -> datetime:
     return datetime.now(UTC).replace(tzinfo=None)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How the warehouse is opened, as the settings say."""
+
+    memory_limit: str = "2GB"
+    threads: int = 0
+    temp_directory: Path | None = None
+
+    @classmethod
+    def of(cls, settings: "Settings") -> "Opening":
+        """What the settings say."""
+        return cls(settings.scoring.memory_limit, settings.scoring.threads, settings.paths.temporary)
+
+    def open(self, path: Path, read_only: bool = False) -> Warehouse:
+        """The warehouse at `path`. Raises as `Warehouse.open`."""
+        return Warehouse.open(path, read_only, self.memory_limit, self.threads, self.temp_directory)

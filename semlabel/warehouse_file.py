@@ -50,7 +50,7 @@ def limit(connection: "duckdb.DuckDBPyConnection", memory_limit: str, threads: i
         "python_enable_replacements": False,
     } | ({"threads": threads} if threads else {})
     for name, value in settings.items():
-        connection.execute(f"SET {name} = {_literal(value)}")
+        connection.execute(f"SET {name} = {literal(value)}")
 
 
 def first(
@@ -122,7 +122,8 @@ def _first_line(error: object) -> str:
     return str(error).strip().splitlines()[0][:300]
 
 
-def _literal(value: object) -> str:
+def literal(value: object) -> str:
+    """A value as SQL text, for the statements that take no parameters."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int) else "'" + str(value).replace("'", "''") + "'"

@@ -20,9 +20,9 @@ from types import SimpleNamespace
 
 from semlabel import publish as publishing
 from semlabel import upkeep
-from semlabel.compaction import Opening, compact
+from semlabel.compaction import compact
 from semlabel.operations_schema import OperationsFile
-from semlabel.warehouse import Warehouse
+from semlabel.warehouse import Opening, Warehouse
 from tests.storage import Project
 from tests.test_refresh import NeighbourlyScorer
 

@@ -11,11 +11,11 @@ import duckdb
 import pytest
 
 from semlabel import compaction
-from semlabel.compaction import Opening, compact, footprint
+from semlabel.compaction import compact, footprint
 from semlabel.errors import WarehouseError
 from semlabel.retention import Purged, purge
 from semlabel.upkeep import keep_up
-from semlabel.warehouse import Warehouse
+from semlabel.warehouse import Opening, Warehouse
 from tests.storage import Project, Scorer, margin
 
 MONTH = timedelta(days=30)

@@ -6,9 +6,8 @@ Knows nothing of what was measured.
 import json
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-from semlabel.durable import fsync_path
+from semlabel.durable import replace_file
 from semlabel.errors import SemlabelError
 
 
@@ -21,8 +20,7 @@ def write(directory: Path, name: str, document: dict[str, Any], markdown: str, p
     directory.mkdir(parents=True, exist_ok=True)
     contents = {"png": png, "md": markdown.encode("utf-8"), "json": text.encode("utf-8")}
     for ending, content in contents.items():
-        _replace(directory / f"{name}.{ending}", content)
-    fsync_path(directory)
+        replace_file(directory / f"{name}.{ending}", content)
     return [directory / f"{name}.{ending}" for ending in ("json", "md", "png")]
 
 
@@ -43,13 +41,3 @@ def markdown_table(headers: list[str], rows: list[list[str]]) -> str:
     """A Markdown table; the first column is flush left, the others flush right."""
     lines = [headers, ["---", *["---:"] * (len(headers) - 1)], *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
-
-
-def _replace(target: Path, content: bytes) -> None:
-    fresh = target.with_name(f".{target.name}-{uuid4().hex}")
-    try:
-        fresh.write_bytes(content)
-        fsync_path(fresh)
-        fresh.replace(target)
-    finally:
-        fresh.unlink(missing_ok=True)

@@ -27,12 +27,12 @@ import pandas as pd
 import psutil
 
 from semlabel import refresh
-from semlabel.compaction import Opening, compact, footprint
+from semlabel.compaction import compact, footprint
 from semlabel.gates.registry import GATES
 from semlabel.operations import Operations
 from semlabel.publish import publish
 from semlabel.retention import purge
-from semlabel.warehouse import ScoredRound, Warehouse
+from semlabel.warehouse import Opening, ScoredRound, Warehouse
 
 CANDIDATES, NIGHTS, RETENTION_DAYS, FACTOR = 200, 30, 7, 1.2
 SIZES, LARGE, QUICK = (10_000, 100_000), 500_000, (500, 1_000)

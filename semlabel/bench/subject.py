@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from semlabel.digests import digest_of, file_digest
+from semlabel.digests import digest_of
 from semlabel.labeler_files import promoted_path
-from semlabel.manifest import MANIFEST_FILE, is_weights, read_manifest
+from semlabel.manifest import MANIFEST_FILE, base_identity, read_manifest
 from semlabel.prompt import PromptSpec
 
 if TYPE_CHECKING:
@@ -44,11 +44,4 @@ def subject_of(model: str | None, settings: "Settings | None") -> Subject:
         manifest = read_manifest(Path(path))
         return Subject(path, manifest.prompt.spec(), manifest.threshold, manifest.digest)
     spec = _PLAIN if settings is None else PromptSpec.from_settings(settings.prompt)
-    return Subject(path, spec, None, _digest_of_model(path))
-
-
-def _digest_of_model(path: str) -> str:
-    folder = Path(path)
-    files = sorted(folder.iterdir()) if folder.is_dir() else []
-    weights = {file.name: file_digest(file) for file in files if is_weights(file.name) or file.name == "config.json"}
-    return digest_of(weights or path)
+    return Subject(path, spec, None, digest_of(base_identity(path)))

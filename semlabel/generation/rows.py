@@ -5,13 +5,13 @@ tokens only and no row is ever without one. A query that all rows share is run o
 the tokens mean or which one comes next.
 """
 
-import copy
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
+
+from semlabel.scorer import cache_name, repeated
 
 
 class SharedQuery:
@@ -20,31 +20,14 @@ class SharedQuery:
     def __init__(self, model: PreTrainedModel, ids: Sequence[int]) -> None:
         outputs = model.base_model(input_ids=torch.tensor([list(ids)], device=model.device), use_cache=True)
         self.length = len(ids)
-        self.cache: Any = getattr(outputs, _cache_name(model))
-
-
-def _cache_name(model: PreTrainedModel) -> str:
-    """What this model and this version of transformers call the cache."""
-    return "cache" if "cache" in inspect.signature(model.base_model.forward).parameters else "past_key_values"
-
-
-def repeated(cache: Any, times: int) -> Any:
-    """A copy of a one-row cache that serves `times` rows, leaving the original as it was."""
-    copied = copy.deepcopy(cache)
-    for layer in copied.layers:
-        if type(layer).__name__ in ("DynamicLayer", "DynamicSlidingWindowLayer") and layer.keys is not None:
-            layer.keys = layer.keys.expand(times, -1, -1, -1)  # views: the next token copies them anyway
-            layer.values = layer.values.expand(times, -1, -1, -1)
-        else:
-            layer.batch_repeat_interleave(times)
-    return copied
+        self.cache: Any = getattr(outputs, cache_name(model))
 
 
 class Rows:
     """`count` growing prompts of one model. `forwards` counts the passes, `tokens` the real tokens that went in."""
 
     def __init__(self, model: PreTrainedModel, count: int, shared: SharedQuery | None = None) -> None:
-        self._model, self._name = model, _cache_name(model)
+        self._model, self._name = model, cache_name(model)
         start = shared.length if shared else 0
         self._cache: Any = repeated(shared.cache, count) if shared else None
         self._lengths = torch.full((count,), start)

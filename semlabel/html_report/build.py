@@ -16,13 +16,12 @@ from semlabel.html_report.quality import test_section
 from semlabel.html_report.recipe import gates_section, run_section
 from semlabel.html_report.subject import labeler_of
 from semlabel.html_report.tables import tables_part
+from semlabel.warehouse import LEASE, Opening
 
 if TYPE_CHECKING:
     from semlabel.operations import Operations
     from semlabel.settings import Settings
     from semlabel.warehouse import Warehouse
-
-_LEASE = "warehouse"
 
 
 def write_report(
@@ -64,7 +63,7 @@ def complete_report(
     """
     path = report_path(settings, run_id)
     try:
-        with operations.lease(_LEASE, run_id, wait_seconds):
+        with operations.lease(LEASE, run_id, wait_seconds):
             if not read or kept_part(path) is not None or not settings.paths.warehouse.exists():
                 return write_report(settings, operations, run_id)
             return _read_and_write(settings, operations, run_id)
@@ -73,17 +72,8 @@ def complete_report(
 
 
 def _read_and_write(settings: "Settings", operations: "Operations", run_id: str) -> Path:
-    from semlabel.warehouse import Warehouse
-
-    scoring, paths = settings.scoring, settings.paths
     try:
-        with Warehouse.open(
-            paths.warehouse,
-            read_only=True,
-            memory_limit=scoring.memory_limit,
-            threads=scoring.threads,
-            temp_directory=paths.temporary,
-        ) as warehouse:
+        with Opening.of(settings).open(settings.paths.warehouse, read_only=True) as warehouse:
             return write_report(settings, operations, run_id, warehouse)
     except WarehouseError as error:
         # Often the very reason why the run is red, and then a report is wanted most.

@@ -5,13 +5,11 @@ deliberately knows nothing of what stands in it. `latest.html` is a file of its 
 bookmark and copy, and erasing it must not depend on another file.
 """
 
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
-from semlabel.durable import fsync_path
+from semlabel.durable import replace_file
 from semlabel.html_report.markup import Html
 
 if TYPE_CHECKING:
@@ -50,9 +48,9 @@ def save(settings: "Settings", operations: "Operations", run_id: str, page: Html
     folder = settings.paths.reports
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = report_path(settings, run_id)
-    _replace(path, page)
+    replace_file(path, page.encode("utf-8"))
     if _is_latest(folder / LATEST, operations, run_id):
-        _replace(folder / LATEST, page)
+        replace_file(folder / LATEST, page.encode("utf-8"))
     reports = [file for file in folder.glob("*.html") if file.name != LATEST and file != path]
     for old in sorted(reports, key=lambda file: file.stat().st_mtime, reverse=True)[settings.report.keep - 1 :]:
         old.unlink(missing_ok=True)
@@ -67,13 +65,3 @@ def _is_latest(latest: Path, operations: "Operations", run_id: str) -> bool:
     shown = operations.run(found.group(1)) if found else None
     own = operations.run(run_id)
     return shown is None or own is None or own["started_at"] >= shown["started_at"]
-
-
-def _replace(path: Path, page: Html) -> None:
-    fresh = path.with_name(f".{path.name}-{uuid4().hex}")
-    with fresh.open("w", encoding="utf-8") as stream:
-        stream.write(page)
-        stream.flush()
-        os.fsync(stream.fileno())
-    fresh.replace(path)
-    fsync_path(path.parent)
