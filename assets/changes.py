@@ -39,14 +39,15 @@ def is_preview(step: Step, warehouse: "Warehouse") -> bool:
 def against_publication(step: Step, warehouse: "Warehouse") -> Change:
     """Compare the predictions with the current publication."""
     from semlabel.publish import current_publication
+    from semlabel.warehouse_file import literal
 
     ((rows, yes),) = warehouse.rows("SELECT count(*), count(*) FILTER (WHERE label) FROM predictions")
     now = yes / rows if rows else 0.0
     published = None if is_preview(step, warehouse) else current_publication(step.settings.paths.published)
     if published is None:
         return Change(rows, rates=[{"name": "all candidates", "before": None, "now": now}] if rows else [])
-    files = str(Path(str(published["path"])) / "predictions" / "*.parquet").replace("'", "''")
-    before = f"(SELECT entity_id, candidate_id, label FROM read_parquet('{files}'))"
+    files = literal(str(Path(str(published["path"])) / "predictions" / "*.parquet"))
+    before = f"(SELECT entity_id, candidate_id, label FROM read_parquet({files}))"
     ((previous, previous_yes, removed),) = warehouse.rows(
         f"""SELECT count(*), count(*) FILTER (WHERE label),
                    count(*) FILTER (WHERE NOT EXISTS (SELECT 1 FROM predictions n WHERE n.entity_id = o.entity_id

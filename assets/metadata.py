@@ -119,10 +119,12 @@ def image(png: bytes, alternative: str) -> dg.MarkdownMetadataValue:
 
 def report(step: "Step") -> dg.MetadataValue[Any]:
     """Where the HTML report of this run is, or will be when the run is over: an address where one is set."""
+    from semlabel.alert_text import report_link
     from semlabel.html_report import report_path
 
-    path, address = report_path(step.settings, step.run_id), step.settings.alerts.reports_url
-    return dg.MetadataValue.url(f"{address.rstrip('/')}/{path.name}") if address else dg.MetadataValue.path(path)
+    if step.settings.alerts.reports_url:
+        return dg.MetadataValue.url(report_link(step.run_id, step.settings))
+    return dg.MetadataValue.path(report_path(step.settings, step.run_id))
 
 
 def _cell(value: Any) -> Any:

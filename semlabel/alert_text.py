@@ -44,7 +44,7 @@ def alert_text(row: Mapping[str, Any], settings: "Settings", *, interrupted: boo
         f"Gate: {gate} of {asset}, {plain(row['verdict'], _MOST_IN_NAME)}, severity {row['severity']}",
         f"Value: {_number(row['value'])}, limit: {_number(row['limit_value'])}",
         f"Run: {_run_link(row['run_id'], settings)}",
-        f"Report: {_report_link(row['run_id'], settings)}",
+        f"Report: {report_link(row['run_id'], settings)}",
         f"Runbook: {_runbook_link(gate, settings)}",
         f"Owner: {plain(settings.alerts.owner_of(row['asset']), _MOST_IN_NAME)}",
         f"Alert {row['id']} of incident {row['incident']}, {row['created_at'][:19]} UTC",
@@ -74,7 +74,8 @@ def _run_link(run_id: str, settings: "Settings") -> str:
     return _joined(settings.alerts.ui_url, f"runs/{run}") or run
 
 
-def _report_link(run_id: str, settings: "Settings") -> str:
+def report_link(run_id: str, settings: "Settings") -> str:
+    """Where the HTML report of a run is, or will be, cut to fit a message: an address where one is set, else a path."""
     name = Path(plain(run_id, _MOST_IN_NAME) + ".html").name
     return _joined(settings.alerts.reports_url, name) or str(settings.paths.reports / name)[-_MOST_IN_LINK:]
 

@@ -5,7 +5,6 @@ after, too: at two percent of YES the overall share makes any change look small.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -51,6 +50,7 @@ class Churn:
 def churn(settings: "Settings", manifest: "Manifest") -> Churn | None:
     """The churn of promoting `manifest`; None where nothing is published. Raises WarehouseError while a run writes."""
     from semlabel.warehouse import Warehouse
+    from semlabel.warehouse_file import literal
     from semlabel.warehouse_scores import BLOCKS_AS_LISTS, scorer_key
 
     published = settings.paths.published / "current" / "predictions.duckdb"
@@ -58,7 +58,7 @@ def churn(settings: "Settings", manifest: "Manifest") -> Churn | None:
         return None
     with Warehouse.open(settings.paths.warehouse, read_only=True) as warehouse:
         key = scorer_key(warehouse.connection, manifest.scorer_digest)
-        warehouse.rows(f"ATTACH {_quoted(published)} AS published (READ_ONLY)")
+        warehouse.rows(f"ATTACH {literal(str(published))} AS published (READ_ONLY)")
         (counts,) = warehouse.rows(
             f"""WITH pairs AS (
                 SELECT e.entity_id, unnest(b.candidate_text_keys) AS candidate_text_key, unnest(s.margins) AS margin
@@ -73,8 +73,3 @@ def churn(settings: "Settings", manifest: "Manifest") -> Churn | None:
             [-1 if key is None else key, manifest.threshold],
         )
     return Churn(*(int(count) for count in counts))
-
-
-def _quoted(path: Path) -> str:
-    # ATTACH takes no parameters.
-    return "'" + str(path).replace("'", "''") + "'"
