@@ -439,6 +439,18 @@ def test_status_names_the_published_version(command, published, labelers, projec
     assert publication["stale"] is False
 
 
+def test_a_night_that_failed_says_of_when_the_data_is_that_readers_still_get(command, published):
+    published.finish_run("r1", "SUCCESS")
+    assert "Serving data of" not in command("status")[1]
+    published.start_run("r2", "nightly_labeling")
+    assert "Serving data of" not in command("status")[1]
+    published.finish_run("r2", "FAILURE", "entities.csv: no such file")
+    _, out, _ = command("status", "--json")
+    as_of = json.loads(out)["publication"]["as_of"]
+    assert as_of is not None
+    assert f"Serving data of {as_of}: the last run ended with FAILURE." in command("status")[1].splitlines()
+
+
 def test_the_three_lines_that_read_the_table_do_read_it(command, published):
     _, out, _ = command("status")
     lines = [line.strip() for line in out.splitlines()]

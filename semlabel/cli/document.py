@@ -24,7 +24,7 @@ RUN_COUNTS = ("pairs_scored", "pairs_reused", "model_loads", "labels_per_s")
 STARTED = "STARTED"
 METRICS = ("auc", "average_precision", "precision", "recall")
 LABELER_FIELDS = ("digest", "threshold", "base_model", "precision", "certified", "policy", "path")
-PUBLICATION_FIELDS = ("version", "path", "rows", "labeler_digest", "published_at")
+PUBLICATION_FIELDS = ("version", "path", "rows", "labeler_digest", "published_at", "as_of")
 
 
 def status_document(settings: "Settings", operations: "Operations | None", run_id: str | None = None) -> dict[str, Any]:

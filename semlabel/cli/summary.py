@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from semlabel.cli.alerts import alerts_line
 from semlabel.cli.common import command_for
-from semlabel.cli.text import age, interval, number, table
+from semlabel.cli.text import age, age_seconds, interval, number, table
+from semlabel.operations import STARTED
 
 if TYPE_CHECKING:
     from semlabel.settings import Settings
@@ -123,13 +124,24 @@ def publication_text(document: Mapping[str, Any], settings: "Settings") -> str:
         when = age(publication["published_at"])
         stale = ", STALE" if publication["stale"] else ""
         lines.append(f"Published: {number(publication['rows'])} rows, version {publication['version']}, {when}{stale}")
-        lines += _snippet(settings.paths.published / "current")
+        lines += [*_left_behind(publication, document["run"]), *_snippet(settings.paths.published / "current")]
     else:
         lines.append("Published: nothing yet.")
     if preview["version"] and (preview["published_at"] or "") > (publication["published_at"] or ""):
         lines.append(f"Preview (not what others read): {number(preview['rows'])} rows")
         lines += _snippet(settings.paths.preview / "current")
     return "\n".join(lines).rstrip()
+
+
+def _left_behind(publication: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:
+    """What readers still get when the newest run ended without a publication, or none has run for too long."""
+    checked, started = age_seconds(publication["checked_at"]), age_seconds(run["started_at"])
+    failed = run["status"] not in (None, STARTED, "SUCCESS")
+    later = started is not None and checked is not None and started < checked
+    if not (publication["stale"] or (failed and later)):
+        return []
+    why = f"the last run ended with {run['status']}" if failed and later else "no run has checked it since"
+    return [f"Serving data of {publication['as_of'] or publication['published_at']}: {why}."]
 
 
 def _snippet(current: Path) -> list[str]:
