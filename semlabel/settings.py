@@ -210,7 +210,12 @@ class Calibration(Section):
 
 
 class Gates(Section):
-    """Limits of the gates. Tolerances are margins (logits); fractions and `drift_points` are shares between 0 and 1."""
+    """Limits of the gates. Tolerances are margins (logits); fractions and points are shares between 0 and 1.
+
+    `drift_false_alarms` bounds the false alarms of the two drift gates together in a year of stable nights. A move that
+    is no chance warns when it also matters: a candidate's share of YES by `drift_points`, the labels of all candidates
+    by `drift_labels` of what they were, a share of `data_quality` by `quality_points`, text lengths by `quality_length`.
+    """
 
     min_auc: Share = 0.9
     min_average_precision_ratio: NotNegative = 1.0
@@ -222,7 +227,11 @@ class Gates(Section):
     max_truncated_fraction: Share = 0.2
     max_removed_fraction: Share = 0.05
     max_candidate_flip_fraction: Share = 0.5
-    drift_points: Share = 0.05
+    drift_points: Share = 0.005
+    drift_labels: Share = 0.01
+    drift_false_alarms: Annotated[float, Field(gt=0, le=100)] = 1.0
+    quality_points: Share = 0.02
+    quality_length: NotNegative = 0.1
     min_entities: Positive = 1
     min_candidates: Positive = 1
 
