@@ -13,22 +13,18 @@ from resources.project import Step
 if TYPE_CHECKING:
     from semlabel.warehouse import Warehouse
 
-_COMMON_LABELS = 20
-
 
 @dataclass(frozen=True)
 class Change:
     """Rows now and before, the share of the old ones that are gone, and per candidate what turned over.
 
-    `candidate_flips`: candidate_id, yes_either (rows YES before or now), flipped. `rates`: name, before, now (shares
-    of YES): over everything, and for common candidates over the entities that both versions have.
+    `candidate_flips`: candidate_id, yes_either (rows YES before or now), flipped.
     """
 
     rows: int
     previous_rows: int = 0
     removed_fraction: float = 0.0
     candidate_flips: list[dict[str, Any]] = field(default_factory=list)
-    rates: list[dict[str, Any]] = field(default_factory=list)
 
 
 def is_preview(step: Step, warehouse: "Warehouse") -> bool:
@@ -41,31 +37,23 @@ def against_publication(step: Step, warehouse: "Warehouse") -> Change:
     from semlabel.publish import current_publication
     from semlabel.warehouse_file import literal
 
-    ((rows, yes),) = warehouse.rows("SELECT count(*), count(*) FILTER (WHERE label) FROM predictions")
-    now = yes / rows if rows else 0.0
+    ((rows,),) = warehouse.rows("SELECT count(*) FROM predictions")
     published = None if is_preview(step, warehouse) else current_publication(step.settings.paths.published)
     if published is None:
-        return Change(rows, rates=[{"name": "all candidates", "before": None, "now": now}] if rows else [])
+        return Change(rows)
     files = literal(str(Path(str(published["path"])) / "predictions" / "*.parquet"))
     before = f"(SELECT entity_id, candidate_id, label FROM read_parquet({files}))"
-    ((previous, previous_yes, removed),) = warehouse.rows(
-        f"""SELECT count(*), count(*) FILTER (WHERE label),
-                   count(*) FILTER (WHERE NOT EXISTS (SELECT 1 FROM predictions n WHERE n.entity_id = o.entity_id
-                                                      AND n.candidate_id = o.candidate_id))
+    ((previous, removed),) = warehouse.rows(
+        f"""SELECT count(*), count(*) FILTER (
+                WHERE NOT EXISTS (SELECT 1 FROM predictions n
+                                  WHERE n.entity_id = o.entity_id AND n.candidate_id = o.candidate_id))
             FROM {before} o"""
     )
     common = warehouse.frame(
         f"""SELECT candidate_id, count(*) FILTER (WHERE o.label OR n.label) AS yes_either,
-                   count(*) FILTER (WHERE o.label IS DISTINCT FROM n.label) AS flipped,
-                   avg(CASE WHEN o.label THEN 1.0 ELSE 0.0 END) AS before,
-                   avg(CASE WHEN n.label THEN 1.0 ELSE 0.0 END) AS now
+                   count(*) FILTER (WHERE o.label IS DISTINCT FROM n.label) AS flipped
             FROM {before} o JOIN predictions n USING (entity_id, candidate_id)
             GROUP BY candidate_id ORDER BY candidate_id"""
     )
-    rates = [{"name": "all candidates", "before": previous_yes / previous if previous else None, "now": now}]
-    often = common[common["yes_either"] >= _COMMON_LABELS]
-    rates += [
-        {"name": row.candidate_id, "before": float(row.before), "now": float(row.now)} for row in often.itertuples()
-    ]
-    flips = common[["candidate_id", "yes_either", "flipped"]].to_dict("records")
-    return Change(rows, previous, removed / previous if previous else 0.0, flips, rates)
+    flips = common.to_dict("records")
+    return Change(rows, previous, removed / previous if previous else 0.0, flips)

@@ -182,14 +182,6 @@ def _everywhere(step: Step) -> "GateResult":
     return gates.one_labeler_everywhere(manifest.digest, endpoints)
 
 
-def _drift(step: Step) -> "GateResult":
-    from semlabel import gates
-
-    with step.reader() as warehouse:
-        change = against_publication(step, warehouse)
-    return gates.label_rate_drift(change.rates, step.settings.gates.drift_points)
-
-
 def _nothing_known(step: Step) -> str:
     """A basis that never repeats: what is asked may have changed without a trace."""
     return step.run_id
@@ -208,7 +200,4 @@ volume_change = gate_check(
 )
 one_labeler_everywhere = gate_check(
     GateCheck("one_labeler_everywhere", subject=_subject, evidence=_everywhere, also=_nothing_known)
-)
-label_rate_drift = gate_check(
-    GateCheck("label_rate_drift", subject=_subject, evidence=_drift, limits=("gates.drift_points",), also=_volume_basis)
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets import metadata
+from assets import drift, metadata
 from assets.changes import is_preview
 from assets.checks import GateCheck, gate_check
 from assets.labelers import needed_labeler
@@ -59,6 +59,7 @@ def _published(step: Step) -> dg.MaterializeResult:
                 step.run_id,
                 preview,
                 recheck=lambda: before_publication(step, warehouse, manifest).refuse(),
+                add_files=lambda *places: drift.carry_on(step, warehouse, *places),
             )
     except GateBlocked as error:
         raise dg.Failure(f"Not published, the current version stays: {error}", allow_retries=False) from error

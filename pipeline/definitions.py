@@ -11,7 +11,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets import catalog, checkpoint, entities, pairs, predictions, publication, references, threshold
+from assets import catalog, checkpoint, drift, entities, pairs, predictions, publication, references, threshold
 from pipeline.jobs import nightly_labeling, train_labeler
 from pipeline.schedules import nightly_labeling_schedule
 from pipeline.sensors import gate_alerts, run_endings
@@ -24,7 +24,7 @@ from resources.settings import SettingsResource, settings_file
 from resources.warehouse import WarehouseResource
 from semlabel.settings import Settings
 
-_STAGES = (entities, catalog, references, pairs, checkpoint, threshold, predictions, publication)
+_STAGES = (entities, catalog, references, pairs, checkpoint, threshold, predictions, drift, publication)
 _PUBLISHED = dg.AssetKey("published_predictions")
 
 

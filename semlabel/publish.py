@@ -61,6 +61,7 @@ SCHEMA_VERSION = 1
 # Everything since DuckDB 1.0 can read it; the default of 2.x can be read by 2.x only.
 STORAGE_VERSION = "v1.0.0"
 BUCKET_ROWS = 1_000_000
+AddFiles = Callable[[Path, str, Path | None], None]
 _VERDICT = ("gate", "asset", "severity", "verdict", "value", "limit", "subject_digest", "evaluated_at")
 
 
@@ -103,11 +104,14 @@ def publish(
     preview: bool = False,
     *,
     recheck: Callable[[], None],
+    add_files: AddFiles | None = None,
 ) -> Publication:
     """Publish the warehouse's predictions under `target_dir`, or confirm the current version where nothing changed.
 
     `recheck` is called right before the switch (or the confirmation) and raises GateBlocked when a verdict no longer
-    stands. A preview goes to a folder of its own: a folder that holds complete versions refuses it. Raises GateBlocked
+    stands. `add_files(folder, version, previous)` writes what else the version is to carry; `previous` is the folder of
+    the whole version before it, or None. A preview goes to a folder of its own: a folder that holds complete versions
+    refuses it. Raises GateBlocked
     while publishing is paused, for an empty table and for a labeler that the warehouse does not use; WarehouseError
     when the staged version is not exactly the warehouse's content or the disk fails. In every case the current version
     stays as it was.
@@ -125,7 +129,7 @@ def publish(
             return _publication(current, Path(current["path"]), unchanged=True)
         staged = _Stage(warehouse, directory, current, settings, subject)
         try:
-            manifest = staged.build(labeler_manifest, verdicts, run_id, preview)
+            manifest = staged.build(labeler_manifest, verdicts, run_id, preview, add_files)
             path = staged.rename()
             recheck()
         except BaseException:
@@ -218,6 +222,7 @@ class _Stage:
         verdicts: Sequence[Mapping[str, Any]],
         run_id: str,
         preview: bool,
+        add_files: AddFiles | None,
     ) -> dict[str, Any]:
         """Write and verify every file, the manifest last, and make them durable. Returns the manifest."""
         for folder in ("predictions", "labels"):
@@ -227,6 +232,8 @@ class _Stage:
         counts = self._verified_copy(total, rows, labels)
         for table in ("changes", "publication_entities", "bucket", "published_entities"):
             self.warehouse.rows(f"DROP TABLE IF EXISTS {table}")
+        if add_files is not None:
+            add_files(self.path, self.version, Path(self.previous["path"]) if self.previous else None)
         manifest = plain(
             {
                 "schema_version": SCHEMA_VERSION,

@@ -214,7 +214,7 @@ class Gates(Section):
 
     `drift_false_alarms` bounds the false alarms of the two drift gates together in a year of stable nights. A move that
     is no chance warns when it also matters: a candidate's share of YES by `drift_points`, the labels of all candidates
-    by `drift_labels` of what they were, a share of `data_quality` by `quality_points`, text lengths by `quality_length`.
+    by `drift_labels` of what they were, a share of `data_drift` by `quality_points`, text lengths by `quality_length`.
     """
 
     min_auc: Share = 0.9

@@ -69,6 +69,19 @@ def volume(**change):
     return gates.volume_change(**(args | {"max_candidate_flip_fraction": 0.5, "approved": False, "rows": 990} | change))
 
 
+MOVED = {"name": "c1", "span": "tonight", "before": 0.1, "now": 0.15, "arrived": None, "up": 250, "down": 0}
+MOVED |= {"moved": 0.05, "p": 1e-60}
+SHIFTED = {"name": "text length", "against": "the version before", "before": 900.0, "now": 700.0, "p": 1e-9}
+
+
+def label_drift(findings=(), **change):
+    return gates.label_rate_drift(findings, **({"rows": 1000, "nights": 3, "limit": 0.005} | change))
+
+
+def data_drift(shifts=(), measures=({"name": "text length", "share": 6.8, "entities": 200.0},), nights=3):
+    return gates.data_drift(shifts, measures, nights, 0.02)
+
+
 def endpoint(name="offline", digest="abc", reachable=True):
     return {"name": name, "digest": digest, "reachable": reachable}
 
@@ -88,7 +101,8 @@ PASSING = {
     "coverage_is_complete": lambda: gates.coverage_is_complete(1000, 990, [], 10),
     "volume_change": lambda: volume(),
     "one_labeler_everywhere": lambda: gates.one_labeler_everywhere("abc", [endpoint()]),
-    "label_rate_drift": lambda: gates.label_rate_drift([{"name": "all", "before": 0.02, "now": 0.03}], 0.05),
+    "label_rate_drift": lambda: label_drift(),
+    "data_drift": lambda: data_drift(),
     "snapshot_matches_warehouse": lambda: gates.snapshot_matches_warehouse("h", "h", 10, 10),
 }
 
@@ -147,10 +161,8 @@ FAILING = {
         lambda: gates.one_labeler_everywhere("abc", [endpoint(), endpoint("online", None)]),
         lambda: gates.one_labeler_everywhere("abc", [endpoint(), endpoint("online", None, reachable=False)]),
     ],
-    "label_rate_drift": [
-        lambda: gates.label_rate_drift([{"name": "all", "before": 0.02, "now": 0.09}], 0.05),
-        lambda: gates.label_rate_drift([{"name": "c1", "before": 0.02, "now": 0.0}], 0.05),
-    ],
+    "label_rate_drift": [lambda: label_drift([MOVED])],
+    "data_drift": [lambda: data_drift([SHIFTED])],
     "snapshot_matches_warehouse": [
         lambda: gates.snapshot_matches_warehouse("h", "other", 10, 10),
         lambda: gates.snapshot_matches_warehouse("h", "h", 10, 9),
@@ -172,7 +184,8 @@ EMPTY = {
     "coverage_is_complete": lambda: gates.coverage_is_complete(0, 0),
     "volume_change": lambda: volume(previous_rows=0, rows=0, removed_fraction=0.0),
     "one_labeler_everywhere": lambda: gates.one_labeler_everywhere("abc", []),
-    "label_rate_drift": lambda: gates.label_rate_drift([], 0.05),
+    "label_rate_drift": lambda: label_drift(rows=0, nights=0),
+    "data_drift": lambda: data_drift(measures=()),
     "snapshot_matches_warehouse": lambda: gates.snapshot_matches_warehouse("h", "h", 0, 0),
 }
 
@@ -257,7 +270,7 @@ def test_an_unreachable_path_warns_and_a_wrong_one_is_an_error():
 
 def test_the_first_publication_is_not_blocked_for_want_of_an_earlier_one():
     assert volume(previous_rows=0, removed_fraction=0.0, rows=200).passed
-    assert gates.label_rate_drift([{"name": "all", "before": None, "now": 0.02}], 0.05).passed
+    assert label_drift(nights=0).passed and data_drift(nights=0).passed
 
 
 def test_evidence_is_plain_json_and_fits_a_page():
@@ -274,7 +287,19 @@ def test_evidence_is_plain_json_and_fits_a_page():
 def test_every_registered_gate_is_a_function_and_is_required_before_publication():
     assert all(callable(getattr(gates, name)) for name in GATES)
     not_required = set(GATES) - set(gates.ERROR_GATES_BEFORE_PUBLICATION)
-    assert not_required == {"label_rate_drift", "snapshot_matches_warehouse"}
+    assert not_required == {"label_rate_drift", "data_drift", "snapshot_matches_warehouse"}
+
+
+def test_a_labeler_that_is_new_is_told_by_its_churn_and_not_as_drift():
+    told = label_drift(nights=0, churn=0.125)
+    assert told.passed and "12.5% of the published labels change with it" in told.sentence
+    assert told.evidence["churn"] == 0.125
+
+
+def test_a_drift_is_told_with_the_candidate_the_shares_and_the_span():
+    told = label_drift([MOVED, MOVED | {"name": "c2", "moved": 0.01}])
+    assert told.sentence.startswith("2 shares of YES moved, first c1 from 10.00% to 15.00% (tonight)")
+    assert (told.value, told.limit, told.severity) == (0.05, 0.005, "WARN")
 
 
 MANIFEST = {

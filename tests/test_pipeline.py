@@ -16,6 +16,7 @@ from resources.project import ProjectResource
 from resources.scorer import ScorerResource
 from resources.settings import SettingsResource
 from resources.warehouse import WarehouseResource
+from semlabel.drift.state import read_history
 from semlabel.html_report import report_path
 from semlabel.published import current_publication, current_version
 from semlabel.warehouse import Warehouse
@@ -431,13 +432,40 @@ def test_an_approved_change_is_published_once(project, instance):
 
 
 def test_a_drifting_label_rate_warns_and_does_not_block(project, instance):
-    project.write_catalog([*project.catalog(), {"candidate_id": "c8", "text": "sell other goods", "group": "g0"}])
-    project.change(gates={"drift_points": 0.0})
+    project.change(gates={"max_candidate_flip_fraction": 1.0})
+    project.write_catalog(
+        row | {"text": "keep good machines"} if row["candidate_id"] == "c4" else row for row in project.catalog()
+    )
     night = run(project, instance, NIGHT)
     assert night.success
-    assert failed(night) == {"label_rate_drift"}
-    assert published(project)["rows"] == ENTITIES * (CANDIDATES + 1)
+    assert "label_rate_drift" in failed(night) <= {"label_rate_drift", "data_drift"}
+    (row,) = [row for row in project.operations.gates_of_run(night.run_id) if row["gate"] == "label_rate_drift"]
+    assert row["evidence"]["findings"][0]["name"] in ("c4", "all candidates")
+    assert set(row["evidence"]["flips_by_reason"]) == {"candidate_text"}
+    assert published(project)["rows"] == ENTITIES * CANDIDATES
     assert "label_rate_drift" in {row["gate"] for row in project.operations.undelivered_alerts("somebody")}
+
+
+def test_nights_add_up_in_the_versions_and_begin_anew_with_what_was_approved(project, instance):
+    def carried():
+        return read_history(Path(published(project)["path"]))
+
+    first = carried()
+    assert (first.count, first.since, len(first.candidates)) == (0, None, CANDIDATES)
+    for night in (1, 2):
+        rows = project.entities()
+        rows[night]["text"] += " and the records of the office"
+        project.write_entities(rows)
+        assert run(project, instance, NIGHT).success
+        assert (carried().count, len(carried().nights), carried().first_version) == (night, night, first.first_version)
+    rows = project.entities()
+    rows[3]["text"] += " and the records of the office"
+    project.write_entities(rows)
+    assert run(project, instance, select=["entities", "catalog", "reference_labels", "predictions"]).success
+    with project.warehouse() as warehouse:
+        project.operations.approve(warehouse.predictions_digest(), "nina")
+    assert run(project, instance, NIGHT).success
+    assert carried().count == 0
 
 
 def test_a_snapshot_that_is_not_the_warehouse_is_told(project, instance, monkeypatch):

@@ -75,8 +75,8 @@ def findings(candidates: Sequence[str], spans: Mapping[str, Span], limits: Limit
     found: list[Finding] = []
     for name, span in spans.items():
         likely = next(adjusted)
-        for place in np.flatnonzero(likely <= limits.alpha):
-            one = _candidate(candidates[place], name, span, int(place), float(likely[place]))
+        for place in map(int, np.flatnonzero(likely <= limits.alpha)):
+            one = _candidate(candidates[place], name, span, place, float(likely[place]))
             found += [one] if one.moved >= limits.points and span.entities[place] > 0 else []
         together = _all(name, span, float(next(adjusted)[0]))
         if together.p <= limits.alpha and together.moved >= limits.labels * together.before:

@@ -59,7 +59,7 @@ class Span:
         """The same span of `candidates` told for `wanted` ones; those it does not have are empty."""
         place = {candidate: number for number, candidate in enumerate(candidates)}
         source = np.array([place.get(candidate, -1) for candidate in wanted], np.int64)
-        moved = {
+        moved: dict[str, Any] = {
             name: np.where(source >= 0, np.append(getattr(self, name), 0)[source], 0).astype(np.int64)
             for name in _PER_CANDIDATE
         }
@@ -74,8 +74,8 @@ class Span:
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> Self:
         """What `to_json` told. Raises KeyError or TypeError for anything else."""
-        arrays = {name: np.array(told[name], np.int64) for name in _PER_CANDIDATE}
-        sums = {name: Sums.of_row(told[name]) for name in ("before", "surplus")}
+        arrays: dict[str, Any] = {name: np.array(told[name], np.int64) for name in _PER_CANDIDATE}
+        sums: dict[str, Any] = {name: Sums.of_row(told[name]) for name in ("before", "surplus")}
         return cls(**arrays, **sums, flip_sum=float(told["flip_sum"]), flip_squares=float(told["flip_squares"]))
 
 

@@ -26,7 +26,7 @@ class History:
 
     `nights` are the newest spans, `since` all of them as one (None before the first night). `cuts` divide the margins
     of the first version into ten equal parts. `first`, `last`: measures of the first and the newest version;
-    `arrived`: agreement with the references that arrived since.
+    `arrived`: agreement with the references that arrived since; `count`: nights since then.
     """
 
     labeler_digest: str
@@ -38,6 +38,7 @@ class History:
     since: Span | None = None
     nights: tuple[Span, ...] = ()
     arrived: Measures = field(default_factory=dict)
+    count: int = 0
 
     def over(self, candidates: Sequence[str]) -> "History":
         """The same history told for the candidates of another catalog."""
@@ -52,7 +53,8 @@ class History:
         """The history with one more night, whose span is over `candidates`."""
         since = night if self.since is None else self.since.then(night)
         nights = (*self.nights, night)[-WINDOW:]
-        more = {"since": since, "nights": nights, "last": dict(measures), "arrived": dict(arrived)}
+        more: dict[str, Any] = {"since": since, "nights": nights, "last": dict(measures), "arrived": dict(arrived)}
+        more["count"] = self.count + 1
         return History(**(vars(self) | more))
 
 
@@ -78,6 +80,7 @@ def write_history(version: Path, history: History) -> None:
         "first_version": history.first_version,
         "candidates": list(history.candidates),
         "cuts": list(history.cuts),
+        "count": history.count,
         "since": history.since.to_json() if history.since is not None else None,
         "nights": [night.to_json() for night in history.nights],
     }
@@ -102,4 +105,5 @@ def _history(told: dict[str, Any]) -> History:
         since=Span.from_json(told["since"]) if told["since"] is not None else None,
         nights=tuple(Span.from_json(night) for night in told["nights"]),
         arrived=measures("arrived"),
+        count=int(told["count"]),
     )

@@ -5,9 +5,9 @@ empty input: what was not looked at is not good.
 """
 
 from semlabel.gates.checkpoint import held_out_quality, mis_matches_single_item, order_invariance
+from semlabel.gates.drift import data_drift, label_rate_drift
 from semlabel.gates.predictions import (
     coverage_is_complete,
-    label_rate_drift,
     one_labeler_everywhere,
     predictions_contract,
     snapshot_matches_warehouse,
@@ -34,6 +34,7 @@ __all__ = [
     "catalog_contract",
     "catalog_subject",
     "coverage_is_complete",
+    "data_drift",
     "entities_contract",
     "held_out_errors",
     "held_out_quality",

@@ -1,10 +1,9 @@
-"""Gates of the predictions and of their publication: contract, coverage, volume, one labeler, drift, snapshot.
+"""Gates of the predictions and of their publication: contract, coverage, volume, one labeler, snapshot.
 
 They know nothing of the warehouse or of files: counts, hashes and digests were read elsewhere.
 """
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 from typing import Any
 
 from semlabel.gates.registry import decide
@@ -135,37 +134,6 @@ def one_labeler_everywhere(expected_digest: str, endpoints: Sequence[Mapping[str
     return decide(gate, "pass", sentence, 0, 0, evidence)
 
 
-def label_rate_drift(rates: Sequence[Mapping[str, Any]], limit: float) -> GateResult:
-    """Warns when a share of YES moved by more than `limit` (0.05 is five points), or fell from something to nothing.
-
-    `rates`: dicts with `name` (a candidate, a group, or all), `before` (None when there was no publication) and
-    `now`, both shares in 0..1.
-    """
-    gate = "label_rate_drift"
-    evidence: dict[str, Any] = {"rates": [dict(rate) for rate in rates], "drift_points": limit}
-    if not rates:
-        sentence = "No label rate was measured: score the scope first."
-        return decide(gate, "not_enough_data", sentence, None, limit, evidence)
-    compared = [rate for rate in rates if rate.get("before") is not None]
-    if not compared:
-        now = fmean(float(rate["now"]) for rate in rates)
-        sentence = f"This is the first publication (share of YES {now:.3f}), so there is nothing to compare with."
-        return decide(gate, "pass", sentence, 0, limit, evidence)
-    moved = sorted(compared, key=lambda rate: -abs(rate["now"] - rate["before"]))
-    drifted = [rate for rate in moved if not abs(rate["now"] - rate["before"]) <= limit or _vanished(rate)]
-    largest = abs(moved[0]["now"] - moved[0]["before"])
-    if drifted:
-        evidence["drifted"] = [dict(rate) for rate in drifted]
-        first = drifted[0]
-        sentence = (
-            f"The share of YES of {len(drifted)} of {len(compared)} moved, first {first['name']} from "
-            f"{first['before']:.3f} to {first['now']:.3f}: look at the sources, then retrain if it is real."
-        )
-        return decide(gate, "fail", sentence, largest, limit, evidence)
-    sentence = f"The share of YES moved by at most {largest:.3f} ({moved[0]['name']})."
-    return decide(gate, "pass", sentence, largest, limit, evidence)
-
-
 def snapshot_matches_warehouse(
     expected_hash: str | None, found_hash: str | None, expected_rows: int, found_rows: int
 ) -> GateResult:
@@ -188,7 +156,3 @@ def snapshot_matches_warehouse(
         return decide(gate, "fail", sentence, found_rows, expected_rows, evidence)
     sentence = f"The snapshot holds exactly the {found_rows} rows of the warehouse."
     return decide(gate, "pass", sentence, found_rows, expected_rows, evidence)
-
-
-def _vanished(rate: Mapping[str, Any]) -> bool:
-    return rate["before"] > 0 and rate["now"] == 0

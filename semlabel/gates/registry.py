@@ -95,7 +95,19 @@ GATES: dict[str, Gate] = _table(
         "ERROR",
         "Every path that answers uses the same labeler (an unreachable one is a warning).",
     ),
-    Gate("label_rate_drift", "predictions", "WARN", "The share of YES did not move away from the last publication."),
+    Gate(
+        "label_rate_drift",
+        "predictions",
+        "WARN",
+        "No share of YES moved by more than chance, since the last publication or the labeler's first one.",
+        code_version="2",
+    ),
+    Gate(
+        "data_drift",
+        "predictions",
+        "WARN",
+        "Texts, margins, refusals and the agreement with new references look as they did when the labeler was new.",
+    ),
     Gate(
         "snapshot_matches_warehouse",
         "published_predictions",

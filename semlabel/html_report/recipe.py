@@ -21,7 +21,7 @@ STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Readout", ("held_out_errors",)),
     ("Inference", ("mis_matches_single_item", "order_invariance", "predictions_contract", "coverage_is_complete")),
     ("Integration", ("one_labeler_everywhere",)),
-    ("Publication", ("volume_change", "label_rate_drift", "snapshot_matches_warehouse")),
+    ("Publication", ("volume_change", "label_rate_drift", "data_drift", "snapshot_matches_warehouse")),
 )
 _WORDS = {"pass": "pass", "fail": "FAIL", "not_enough_data": "NOT ENOUGH DATA"}
 _CLASSES = {"pass": "pass", "fail": "fail", "not_enough_data": "wait"}
