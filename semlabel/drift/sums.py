@@ -5,7 +5,7 @@ numbers per entity: `hits` of `total`. Sums of different entities can be added; 
 a ratio estimator over entities.
 """
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -40,7 +40,7 @@ class Sums:
         return cls(*(float(value or 0.0) for value in row))
 
     def __add__(self, other: "Sums") -> "Sums":
-        return Sums(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+        return Sums(*(mine + theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True)))
 
     def less(self, share: float) -> "Sums":
         """The same entities with `share` of their total taken off their hits: what they have above that share."""
