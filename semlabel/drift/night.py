@@ -116,7 +116,15 @@ def night_against(warehouse: "Warehouse", version: Path) -> Night:
             JOIN {catalog} oc USING (candidate_id) JOIN catalog nc USING (candidate_id)
             WHERE o.label IS DISTINCT FROM n.label GROUP BY 1 ORDER BY 1"""
     )
-    span = Span(*stayed, *arrived, float(flip_sum), float(flip_squares), was, came.less(was.share))
+    entities_before, yes, up, down = stayed
+    new, new_yes = arrived
+    span = Span(
+        *(entities_before, yes, up, down, new, new_yes),
+        flip_sum=float(flip_sum),
+        flip_squares=float(flip_squares),
+        before=was,
+        surplus=came.less(was.share),
+    )
     return Night(candidates, span, dict(reasons))
 
 
