@@ -67,8 +67,8 @@ def _rewrite(directory: Path, name: str, entity_id: str, found: dict[str, int]) 
     old = directory / VERSIONS / name
     manifest = verify_version(old)
     staged = directory / VERSIONS / f"{STAGING}{uuid4().hex}"
-    for folder in ("predictions", "labels"):
-        (staged / folder).mkdir(parents=True)
+    for file in manifest["files"]:
+        (staged / file).parent.mkdir(parents=True, exist_ok=True)
     with _connection() as connection:
         for file in manifest["files"]:
             if found.get(file, 0):
