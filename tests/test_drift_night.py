@@ -2,11 +2,15 @@
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from semlabel.drift import night
 from semlabel.drift.quality import LENGTH
+from semlabel.drift.state import History, read_history, write_history
 from semlabel.drift.sums import Sums
+from semlabel.erase_versions import erase_from_versions
+from semlabel.published import verify_version
 from semlabel.sources import ERASED
 from tests.storage import Project
 from tests.test_publish import Publisher
@@ -127,3 +131,19 @@ def test_only_references_that_arrived_and_may_be_seen_are_asked(publisher):
     found = night.agreement_of_arrivals(publisher.warehouse, version)
     hits = [int(labels.loc["e7", "c0"]) + int(labels.loc["e7", "c1"]), int(labels.loc["e8", "c2"])]
     assert found == {"agreement with references of YES": Sums.of(hits, [2, 1])}
+
+
+def test_an_erased_entity_is_gone_from_the_known_references_and_the_history_stays(publisher):
+    references(publisher, [("e2", "c0", True), ("e5", "c0", True)])
+
+    def carry(staged, version, previous):
+        assert previous is None
+        night.write_references(publisher.warehouse, staged)
+        write_history(staged, History("labeler", version, tuple(CANDIDATES), (), {}, {}))
+
+    version = publisher.publish(add_files=carry).path
+    erase_from_versions(publisher.target, "e2")
+    kept = pq.read_table(version / "drift" / "references.parquet")["entity_id"].to_pylist()
+    assert kept == ["e5"]
+    assert read_history(version).first_version == version.name
+    verify_version(version)

@@ -43,7 +43,7 @@ class Publisher(Project):
         self.settings = SimpleNamespace(keep=keep, uncertified_candidates=uncertified)
         self.manifest = dict(MANIFEST)
 
-    def publish(self, recheck=lambda: None, preview=False, target=None):
+    def publish(self, recheck=lambda: None, preview=False, target=None, add_files=None):
         self.refresh(Scorer(self.manifest["scorer_digest"]))
         return publish(
             self.warehouse,
@@ -55,6 +55,7 @@ class Publisher(Project):
             "run",
             preview,
             recheck=recheck,
+            add_files=add_files,
         )
 
     def use(self, **facts):
