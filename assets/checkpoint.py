@@ -120,15 +120,17 @@ def _train(
 
     settings = step.settings
     forget_models()
-    result = train(
-        settings.model.base,
-        training_prompt,
-        rounds,
-        settings.training,
-        settings.paths.checkpoints / "training",
-        step.progress,
-        settings.model.device,
-    )
+    folder = settings.paths.checkpoints / "training"
+    with step.alone_in("training"):
+        result = train(
+            settings.model.base,
+            training_prompt,
+            rounds,
+            settings.training,
+            folder,
+            step.progress,
+            settings.model.device,
+        )
     curve = list(enumerate(result.loss_curve, start=1))
     told: dict[str, Any] = {
         "pairs_digest": pairs_digest,

@@ -50,6 +50,11 @@ class Step:
         """The warehouse for reading, under the lease."""
         return self._warehouse.reader(self.run_id)
 
+    def alone_in(self, what: str) -> "AbstractContextManager[object]":
+        """A lease of this run, so that no other run, of whatever Dagster instance, does the same thing meanwhile."""
+        wait = self.settings.environment.lease_wait_seconds
+        return self.operations.lease(what, self.run_id, wait, on_wait=self.log.info)
+
     def keep_up(self) -> None:
         """The upkeep of the warehouse, with one line of what it did."""
         self.log.info(self._warehouse.keep_up(self.run_id).sentence())

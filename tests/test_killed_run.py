@@ -1,0 +1,86 @@
+"""A whole `semlabel run`, as people start it: killed without a word, or started twice.
+
+The tiny project of the pipeline's tests; what happens inside a night is in `test_crash.py`.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from tests.pipeline_fixtures import TinyProject, make_project
+
+REPOSITORY = Path(__file__).parents[1]
+WORKSPACE = REPOSITORY / "workspace.yaml"
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A project whose training takes long enough to be interrupted."""
+    made = make_project(tmp_path / "project")
+    made.change(training={"epochs": 12.0, "save_every_steps": 20})
+    return made
+
+
+def start(project: TinyProject) -> subprocess.Popen[str]:
+    """`semlabel run` in a process group of its own."""
+    command = [sys.executable, "-m", "semlabel", "run", "--config", project.config, "--workspace", WORKSPACE]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        command,
+        cwd=project.root,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def wait_for(project: TinyProject, stage: str, running: subprocess.Popen[str], other: str = "") -> str:
+    """The id of the run, which is not `other`, once it is in a stage."""
+    while running.poll() is None:
+        if project.settings.paths.ops.exists():
+            run_id = (project.operations.last_run() or {}).get("run_id", other)
+            if run_id != other and any(row["stage"] == stage for row in project.operations.progress_of(run_id)):
+                return run_id
+        time.sleep(0.1)
+    raise AssertionError(f"the run ended before it was {stage}: {running.stdout.read()}")
+
+
+def dagster_status(project: TinyProject, run_id: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("DAGSTER_HOME", str(project.settings.paths.dagster_home))
+    with dg.DagsterInstance.get() as instance:
+        return instance.get_run_by_id(run_id).status.value
+
+
+def test_a_run_killed_with_all_its_children_is_closed_and_finished_by_the_next_without_help(project, monkeypatch):
+    killed = start(project)
+    run_id = wait_for(project, "training", killed)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    assert dagster_status(project, run_id, monkeypatch) == "STARTED"
+    again = start(project)
+    # It begins to work at once: no lease of the dead one is waited for.
+    second = wait_for(project, "training", again, other=run_id)
+    out, _ = again.communicate()
+    assert f"run {run_id[:8]} was killed; it is closed now, and its work goes on here" in out
+    assert dagster_status(project, run_id, monkeypatch) == "FAILURE"
+    assert dagster_status(project, second, monkeypatch) == "SUCCESS", out
+    assert again.returncode == 0
+    assert (project.settings.paths.published / "current" / "predictions.duckdb").exists()
+
+
+def test_two_runs_at_once_train_once_and_both_end_well(project):
+    first = start(project)
+    wait_for(project, "training", first)
+    second = start(project)
+    (told, _), (told_second, _) = first.communicate(), second.communicate()
+    assert (first.returncode, second.returncode) == (0, 0), told + told_second
+    assert "training: " in told and "training: " not in told_second
+    assert len(list(project.settings.paths.checkpoints.glob("*/labeler.json"))) == 1
