@@ -8,9 +8,10 @@ deliberately does not know entities, thresholds or labels.
 import copy
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ from semlabel.models import (
 )
 from semlabel.packing import pack, rounds
 from semlabel.prompt import Prompt, PromptSpec, load_tokenizer
+from semlabel.readout import Labels, probabilities_of, readout, vocabulary_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -41,25 +43,7 @@ _CACHED_ITEMS_PER_FORWARD = 32
 _INDEPENDENT_TOKENS_PER_FORWARD = 2048
 _UNLIMITED = 2**31
 
-
-def readout(hidden_last: torch.Tensor, model: PreTrainedModel, yes_id: int, no_id: int) -> torch.Tensor:
-    """Margins (n,) float32, logit(yes) - logit(no), from last hidden states (n, width); differentiable.
-
-    Only two rows of the head are read, through the model's own post-processing: bias, logit scale, final softcap.
-    """
-    head: Any = model.get_output_embeddings()
-    config = model.config.get_text_config()
-    rows = torch.tensor([yes_id, no_id], device=hidden_last.device)
-    logits = hidden_last.float() @ head.weight[rows].float().T
-    if getattr(head, "bias", None) is not None:
-        logits = logits + head.bias[rows].float()
-    if (scale := getattr(config, "logit_scale", None)) is not None:
-        logits = logits * scale
-    if (divisor := getattr(config, "logits_scaling", None)) is not None:
-        logits = logits / divisor
-    if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
-        logits = torch.tanh(logits / cap) * cap
-    return logits[:, 0] - logits[:, 1]
+_Read = TypeVar("_Read")
 
 
 class Scorer:
@@ -92,7 +76,7 @@ class Scorer:
         self.items_per_round, self.max_round_tokens = items_per_round, max_round_tokens
         self.forwards = 0
         self._attention = SPLIT if method == "mis" else stock_attention(model.config)
-        self._score: Callable[[list[int], list[list[int]]], torch.Tensor] = {
+        self._hidden: Callable[[list[int], list[list[int]]], torch.Tensor] = {
             "mis": self._packed,
             "prefix_cache": self._over_cache,
             "independent": self._alone,
@@ -147,20 +131,63 @@ class Scorer:
         query, a prompt longer than the model or its checked window allows, or ids outside the vocabulary;
         RuntimeError while the model is in training mode; LabelerError when a margin is not a finite number.
         """
-        if self.model.training:
-            raise RuntimeError("the model is in training mode: call model.eval() before scoring")
         if not items:
             return np.empty(0, dtype=np.float32)
-        prefix, rest = list(query), [list(item) for item in items]
-        self._validate(prefix, rest)
-        parts = []
-        with torch.inference_mode(), using_attention(self.model, self._attention):
-            for members in rounds(rest, self.items_per_round, self.max_round_tokens, len(prefix)):
-                parts.append(self._score(prefix, rest[members.start : members.stop]).cpu())
-        margins: np.ndarray = torch.cat(parts).numpy()
+
+        def read(_: range, hidden: torch.Tensor) -> torch.Tensor:
+            return readout(hidden, self.model, self.prompt.yes_id, self.prompt.no_id).cpu()
+
+        margins: np.ndarray = torch.cat(self._read_rounds(query, items, read)).numpy()
         if not np.isfinite(margins).all():
             raise LabelerError(f"{int((~np.isfinite(margins)).sum())} margins are not finite; the weights are broken")
         return margins
+
+    def probabilities(self, query: Sequence[int], items: Sequence[Sequence[int]], labels: Labels) -> list[np.ndarray]:
+        """Probabilities of each item's label tokens, float64, one array an item in the order of `items`.
+
+        Everything else is as in `margins`. Raises PromptError for a label token that the model's head has no row for.
+        """
+        if len(labels.ids) != len(items):
+            raise PromptError(f"{len(labels.ids)} lists of label tokens for {len(items)} items; give one an item")
+        asked = {token for ids in labels.ids for token in ids}
+        if asked and not 0 <= min(asked) <= max(asked) < self.vocabulary:
+            raise PromptError(
+                f"label tokens {min(asked)} to {max(asked)} are outside the vocabulary of {self.vocabulary}"
+            )
+
+        def read(members: range, hidden: torch.Tensor) -> list[np.ndarray]:
+            part = replace(labels, ids=labels.ids[members.start : members.stop])
+            return probabilities_of(hidden, self.model, part)
+
+        return [row for rows in self._read_rounds(query, items, read) for row in rows]
+
+    def rounds(self, query: Sequence[int], items: Sequence[Sequence[int]]) -> list[range]:
+        """The rounds that `margins` would score these items in. Raises PromptError where it would."""
+        self._validate(query, items)
+        return rounds(items, self.items_per_round, self.max_round_tokens, len(query)) if items else []
+
+    @property
+    def vocabulary(self) -> int:
+        """Label tokens lie below it."""
+        return vocabulary_of(self.model)
+
+    @property
+    def longest_prompt(self) -> int:
+        """The most tokens that a query and one of its items may have together."""
+        return min(self._longest, self.max_round_tokens)
+
+    def _read_rounds(
+        self, query: Sequence[int], items: Sequence[Sequence[int]], read: Callable[[range, torch.Tensor], _Read]
+    ) -> list[_Read]:
+        """What `read` makes of each round: its members, and the hidden states (items, width) at their last tokens."""
+        if self.model.training:
+            raise RuntimeError("the model is in training mode: call model.eval() before scoring")
+        prefix, rest = list(query), [list(item) for item in items]
+        with torch.inference_mode(), using_attention(self.model, self._attention):
+            return [
+                read(members, self._hidden(prefix, rest[members.start : members.stop]))
+                for members in self.rounds(prefix, rest)
+            ]
 
     def plain_margin(self, prompt_ids: Sequence[int]) -> float:
         """The margin of one whole prompt by the untouched model, its own head included: what all methods must give."""
@@ -187,7 +214,9 @@ class Scorer:
         window = smallest_window(self.model.config) if self.method == "mis" else None
         return _UNLIMITED if window is None or longest_query(self) > window else window
 
-    def _validate(self, query: list[int], items: list[list[int]]) -> None:
+    def _validate(self, query: Sequence[int], items: Sequence[Sequence[int]]) -> None:
+        if not items:
+            return
         longest = len(query) + max(map(len, items))
         if longest > self._longest:
             raise PromptError(f"a prompt of {longest} tokens; this model is served with at most {self._longest}")
@@ -206,16 +235,17 @@ class Scorer:
                 f"{self.model.config.model_type} ran the packed attention {layout.attention_calls} times in "
                 f'{attention_layers(self.model.config)} layers; use method = "prefix_cache"'
             )
-        return self._read(outputs.last_hidden_state[0, layout.last.to(self.model.device)])
+        hidden: torch.Tensor = outputs.last_hidden_state[0, layout.last.to(self.model.device)]
+        return hidden
 
     def _over_cache(self, query: list[int], items: list[list[int]]) -> torch.Tensor:
-        margins = torch.empty(len(items))
+        found: dict[int, torch.Tensor] = {}
         name = cache_name(self.model)
         base = None
         if query:
             outputs = self._forward(torch.tensor([query]), torch.arange(len(query))[None], use_cache=True)
             base = getattr(outputs, name)
-            margins[:] = self._read(outputs.last_hidden_state[0, -1:])  # stays for the empty items
+            found = dict.fromkeys(range(len(items)), outputs.last_hidden_state[0, -1])  # stays for the empty items
         order = sorted((item for item in range(len(items)) if items[item]), key=lambda item: len(items[item]))
         for start in range(0, len(order), _CACHED_ITEMS_PER_FORWARD):
             members = order[start : start + _CACHED_ITEMS_PER_FORWARD]
@@ -226,11 +256,11 @@ class Scorer:
             arguments = {} if base is None else {name: repeated(base, len(members)), "use_cache": True}
             hidden = self._forward(ids, positions, **arguments).last_hidden_state
             last = torch.tensor([len(items[item]) - 1 for item in members], device=hidden.device)
-            margins[members] = self._read(hidden[torch.arange(len(members), device=hidden.device), last]).cpu()
-        return margins
+            found |= zip(members, hidden[torch.arange(len(members), device=hidden.device), last], strict=True)
+        return torch.stack([found[item] for item in range(len(items))])
 
     def _alone(self, query: list[int], items: list[list[int]]) -> torch.Tensor:
-        margins = torch.empty(len(items))
+        found: dict[int, torch.Tensor] = {}
         order = sorted(range(len(items)), key=lambda item: len(items[item]))
         for length, members in groupby(order, key=lambda item: len(items[item])):
             group = list(members)
@@ -241,8 +271,8 @@ class Scorer:
                 self._restore_frequencies()
                 ids = torch.tensor([query + items[item] for item in part])
                 positions = torch.arange(ids.shape[1])[None].expand(len(part), -1)
-                margins[part] = self._read(self._forward(ids, positions).last_hidden_state[:, -1]).cpu()
-        return margins
+                found |= zip(part, self._forward(ids, positions).last_hidden_state[:, -1], strict=True)
+        return torch.stack([found[item] for item in range(len(items))])
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor, **arguments: Any) -> Any:
         device = self.model.device
@@ -255,9 +285,6 @@ class Scorer:
         """Dynamic-NTK RoPE keeps the frequencies of the longest prompt it has met; one short forward resets them."""
         if has_stateful_rope(self.model.config):
             self.model.base_model(input_ids=self._tensor([[self.prompt.yes_id]]), use_cache=False)
-
-    def _read(self, hidden_last: torch.Tensor) -> torch.Tensor:
-        return readout(hidden_last, self.model, self.prompt.yes_id, self.prompt.no_id)
 
     def _tensor(self, rows: list[list[int]]) -> torch.Tensor:
         return torch.tensor(rows, device=self.model.device)
