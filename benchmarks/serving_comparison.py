@@ -26,16 +26,19 @@ PORTS = {name: 8801 + number for number, name in enumerate(SERVERS)}
 
 
 def parsed(body: bytes) -> list[bytes]:
+    """The texts of a request."""
     document = json.loads(body)
     return [document["query"].encode(), *(item.encode() for item in document["items"])]
 
 
 def scored(texts: list[bytes]) -> list[float]:
+    """What the engine answers: a number an item."""
     return [float(len(texts[0]) + len(text)) for text in texts[1:]]
 
 
 # --8<-- ray_serve
 def ray_serve(port: int) -> None:
+    """Ray Serve: an ingress deployment and an engine deployment that batches."""
     import ray
     from ray import serve
     from starlette.requests import Request
@@ -61,6 +64,7 @@ def ray_serve(port: int) -> None:
 
 # --8<-- fastapi_grpc
 def fastapi_grpc(port: int) -> None:
+    """A FastAPI front, the engine behind gRPC on a Unix socket."""
     import grpc.aio
     import uvicorn
     from fastapi import FastAPI, Request
@@ -82,6 +86,7 @@ def fastapi_grpc(port: int) -> None:
 
 
 def fastapi_grpc_engine(address: str) -> None:
+    """Its engine."""
     import grpc
     import grpc.aio
 
@@ -89,6 +94,7 @@ def fastapi_grpc_engine(address: str) -> None:
         return json.dumps(scored(unpacked(work))).encode()
 
     async def main() -> None:
+    """Measure every server that starts, and write the JSON."""
         server = grpc.aio.server()
         handler = grpc.unary_unary_rpc_method_handler(score)
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("engine", {"Score": handler})])
@@ -101,6 +107,7 @@ def fastapi_grpc_engine(address: str) -> None:
 
 # --8<-- fastapi_zmq
 def fastapi_zmq(port: int) -> None:
+    """A FastAPI front, the engine behind ZeroMQ on a Unix socket."""
     import uvicorn
     import zmq
     import zmq.asyncio
@@ -135,6 +142,7 @@ def fastapi_zmq(port: int) -> None:
 
 
 def fastapi_zmq_engine(address: str) -> None:
+    """Its engine."""
     import zmq
 
     socket = zmq.Context.instance().socket(zmq.ROUTER)
@@ -146,6 +154,16 @@ def fastapi_zmq_engine(address: str) -> None:
 
 # --8<-- litserve
 def litserve(port: int) -> None:
+    """LitServe, whose worker process is the engine."""
+    import litserve as ls
+
+    api = lit_api()(max_batch_size=8, batch_timeout=0.0005, api_path="/score")
+    server = ls.LitServer(api, accelerator="cpu", timeout=30)
+    server.run(port=port, host="127.0.0.1", generate_client_file=False, log_level="error")
+
+
+def lit_api() -> type:
+    """Its API class, which its worker must find by name."""
     import litserve as ls
 
     class Api(ls.LitAPI):
@@ -167,13 +185,15 @@ def litserve(port: int) -> None:
         def encode_response(self, output: list[float]) -> dict:
             return {"scores": output}
 
-    api = Api(max_batch_size=8, batch_timeout=0.0005, api_path="/score")
-    server = ls.LitServer(api, accelerator="cpu", timeout=30)
-    server.run(port=port, host="127.0.0.1", generate_client_file=False, log_level="error")
+    # Its worker is spawned, so the class must be found by name in this module.
+    Api.__qualname__ = "Api"
+    globals()["Api"] = Api
+    return Api
 
 
 # --8<-- measuring
 def unpacked(work: bytes) -> list[bytes]:
+    """The texts of a work that came over a socket."""
     lengths, _, content = work.partition(b"\n")
     texts, start = [], 0
     for length in json.loads(lengths):
@@ -183,6 +203,7 @@ def unpacked(work: bytes) -> list[bytes]:
 
 
 def ask(connection: http.client.HTTPConnection) -> float:
+    """Seconds of one request, whose answer is checked."""
     started = time.perf_counter()
     connection.request("POST", "/score", BODY, {"Content-Type": "application/json"})
     answer = connection.getresponse()
@@ -192,6 +213,7 @@ def ask(connection: http.client.HTTPConnection) -> float:
 
 
 def started(name: str) -> tuple[subprocess.Popen, float]:
+    """The process of a server, and the seconds until its first answer."""
     clock = time.perf_counter()
     process = subprocess.Popen([sys.executable, __file__, "--serve", name], stdout=subprocess.DEVNULL)
     while True:
@@ -205,6 +227,7 @@ def started(name: str) -> tuple[subprocess.Popen, float]:
 
 
 def memory_mb(process: subprocess.Popen) -> float:
+    """Proportional memory of a server's processes."""
     import psutil
 
     found = psutil.Process(process.pid)
@@ -215,6 +238,7 @@ def memory_mb(process: subprocess.Popen) -> float:
 
 
 def together(name: str) -> tuple[list[float], float]:
+    """Seconds of each request of several clients at once, and requests per second."""
     times: list[float] = []
 
     def client() -> None:
@@ -231,10 +255,12 @@ def together(name: str) -> tuple[list[float], float]:
 
 
 def quantile(times: list[float], share: float) -> float:
+    """The time below which a share of them lies."""
     return sorted(times)[min(len(times) - 1, int(share * len(times)))]
 
 
 def lines(name: str) -> int:
+    """Lines of this file that make a server."""
     sections = Path(__file__).read_text(encoding="utf-8").split("# --8<-- ")
     body = next(part for part in sections[1:] if part.startswith(name + "\n"))
     return sum(1 for line in body.splitlines()[1:] if line.strip())
@@ -279,6 +305,9 @@ def main(out: Path) -> None:
         for member in members:
             member.kill()
 
+
+if "litserve" in sys.argv or __name__ == "__mp_main__":
+    lit_api()
 
 if __name__ == "__main__":
     if sys.argv[1] == "--serve":

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import typer
 
 from semlabel import __version__
-from semlabel.cli import alerts, bench, check, doctor, erase, promotion, report, run, scoring, status, ui
+from semlabel.cli import alerts, bench, check, doctor, erase, promotion, report, run, scoring, serve, status, ui
 from semlabel.errors import GateBlocked, SemlabelError
 
 _EPILOG = """\b
@@ -31,6 +31,7 @@ _COMMANDS: tuple[tuple[str, str, Callable[..., None]], ...] = (
     ("status", "Last run, gates, quality, publication.", status.status),
     ("score", "Margins of one text with candidate texts.", scoring.score),
     ("label", "Label the entities of a file.", scoring.label),
+    ("serve", "Answer over HTTP and gRPC.", serve.serve),
     ("promote", "Make a labeler the current one.", promotion.promote),
     ("rollback", "Back to an earlier published version.", promotion.rollback),
     ("approve", "Let one large change be published.", promotion.approve),

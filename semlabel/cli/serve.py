@@ -1,0 +1,107 @@
+"""`semlabel serve`: turns options into the plan of a server, and refuses what would be unsafe.
+
+How it is served stands in `semlabel.serving`.
+"""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from semlabel.cli.common import DEFAULT_CONFIG, ConfigOption, project, say
+from semlabel.errors import SettingsError
+
+_EXTRA = 'the server\'s packages are not installed; install "semlabel[serve]"'
+
+
+def serve(
+    labeler: Annotated[
+        Path | None,
+        typer.Option("--labeler", help="A labeler directory or a link to one, which is followed.", metavar="DIR"),
+    ] = None,
+    config: ConfigOption = DEFAULT_CONFIG,
+    http: Annotated[str, typer.Option("--http", metavar="HOST:PORT")] = "127.0.0.1:8080",
+    grpc: Annotated[str, typer.Option("--grpc", help='"" for none.', metavar="HOST:PORT")] = "127.0.0.1:8081",
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Front processes.")] = 1,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda; else as set for the project.")] = "",
+    threads: Annotated[int, typer.Option("--threads", min=0, help="Threads of the engine; 0 leaves it to torch.")] = 0,
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="Certificate, PEM.", metavar="FILE")] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its private key, PEM.", metavar="FILE")] = None,
+    tls_client_ca: Annotated[
+        Path | None, typer.Option("--tls-client-ca", help="Answer only clients these certify.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Answer /v1/score and /v1/label (HTTP) and semlabel.v1.Labeler (gRPC) until it is told to end.
+
+    With a project (--config) it follows the labeler of the current publication and labels its catalog; with
+    --labeler alone it follows that directory or link. Tokens are read from SEMLABEL_SERVE_TOKEN (score, label) and
+    SEMLABEL_SERVE_PERSIST_TOKEN (label with persist = true too). SIGTERM: what was taken is answered first.
+
+    \b
+    Example:
+      semlabel serve --labeler run/labelers/current --http 127.0.0.1:8080 --workers 2
+    """
+    try:
+        import fastapi  # noqa: F401
+        import grpc_health  # noqa: F401
+        import prometheus_client  # noqa: F401
+    except ImportError as error:
+        raise SettingsError(f"{_EXTRA} ({error.name} is missing)") from None
+    from semlabel.manifest import read_manifest
+    from semlabel.serving import supervisor
+    from semlabel.serving.access import Access
+    from semlabel.serving.plan import LOOPBACK, Address, Plan, Tls
+    from semlabel.serving.pointer import Pointer
+    from semlabel.serving.processes import configure_logging
+
+    settings = project(config) if labeler is None or config.exists() else None
+    paths = settings.paths if settings else None
+    pointer = Pointer(
+        labeler=labeler.absolute() if labeler else None,
+        labelers=paths.labelers if paths else None,
+        published=paths.published if paths else None,
+    )
+    read_manifest(pointer.wanted().current)
+    access = Access.from_environment(os.environ)
+    tls = _tls(tls_cert, tls_key, tls_client_ca, Tls)
+    addresses = [Address.parse(http, "--http"), *([Address.parse(grpc, "--grpc")] if grpc else [])]
+    for address in addresses:
+        if address.host not in LOOPBACK and access.answer is None and not (tls and tls.clients):
+            raise SettingsError(
+                f"{address.host} can be reached from outside; set SEMLABEL_SERVE_TOKEN or --tls-client-ca first"
+            )
+    scoring = settings.scoring if settings else None
+    plan = Plan(
+        pointer=pointer,
+        socket=Path("engine"),
+        http=addresses[0],
+        grpc=addresses[1] if grpc else None,
+        workers=workers,
+        device=device or (settings.model.device if settings else "auto"),
+        threads=threads or (scoring.threads if scoring else 0),
+        tls=tls,
+        segments=paths.state / "updates" if paths else None,
+        **(
+            {
+                "method": scoring.method,
+                "items_per_round": scoring.items_per_round,
+                "max_round_tokens": scoring.max_round_tokens,
+            }
+            if scoring
+            else {}
+        ),
+    )
+    configure_logging("serve")
+    supervisor.run(plan, say)
+
+
+def _tls(certificate: Path | None, key: Path | None, clients: Path | None, kind: type) -> "object":
+    if (certificate is None) != (key is None) or (clients is not None and certificate is None):
+        raise SettingsError("--tls-cert and --tls-key belong together, and --tls-client-ca needs both")
+    for file in (certificate, key, clients):
+        if file is not None and not file.is_file():
+            raise SettingsError(f"{file}: no such file; expected PEM")
+    if certificate is None or key is None:
+        return None
+    return kind(certificate=certificate.absolute(), key=key.absolute(), clients=clients.absolute() if clients else None)

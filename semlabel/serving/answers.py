@@ -1,0 +1,184 @@
+"""What a client is answered: requests turned into token ids, margins into labels, for HTTP and gRPC alike.
+
+Knows requests, the labeler that answers and the engine; knows nothing of the transports. Every answer names the
+labeler's digest.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from semlabel.calibration import Platt
+from semlabel.errors import PromptError
+from semlabel.labeler import decide
+from semlabel.serving.engine_client import EngineClient
+from semlabel.serving.faults import Fault, Kind, invalid
+from semlabel.serving.label_request import Candidate, LabelRequest
+from semlabel.serving.limits import Limits
+from semlabel.serving.score_request import ScoreRequest
+from semlabel.serving.served import Served
+from semlabel.serving.wire import Work, margins_in, probabilities_in
+
+
+class Keeper(Protocol):
+    """Keeps updates for the nightly run."""
+
+    def keep(self, request: LabelRequest, served: Served, margins: Any) -> None:
+        """Make one update durable. Raises Fault when it may not be kept."""
+
+
+@dataclass(frozen=True)
+class ScoreAnswer:
+    """Rows in the order of the items, columns in the order of the labels."""
+
+    scores: list[list[float]]
+    prompt_tokens: int
+    labeler_digest: str
+
+
+@dataclass(frozen=True)
+class CandidateLabel:
+    """One candidate's margin and what follows from it; None where the labeler has no calibration or threshold."""
+
+    candidate_id: str | None
+    margin: float
+    probability: float | None
+    label: bool | None
+    certified: bool | None
+
+
+@dataclass(frozen=True)
+class LabelAnswer:
+    """Labels in the order of the candidates."""
+
+    labels: list[CandidateLabel]
+    threshold: float | None
+    labeler_digest: str
+    publication_version: str | None
+    truncated: bool
+    persisted: bool
+
+
+class Answers:
+    """Answers requests through one engine. `keeper` None: nothing is persisted here."""
+
+    def __init__(self, engine: EngineClient, limits: Limits, keeper: Keeper | None = None) -> None:
+        self.engine, self.limits, self.keeper = engine, limits, keeper
+
+    async def score(self, request: ScoreRequest, labeler_digest: str, seconds: float) -> ScoreAnswer:
+        """Scores of one request. Raises Fault."""
+        served = self.engine.needed(labeler_digest)
+        work = await asyncio.to_thread(self._score_work, request, served)
+        if not work.items:
+            return ScoreAnswer([], 0, served.labeler.digest)
+        assert work.labels is not None
+        values = await self.engine.score(work, seconds)
+        tokens = len(work.query) + sum(map(len, work.items))
+        return ScoreAnswer(probabilities_in(values, work.labels), tokens, served.labeler.digest)
+
+    async def label(self, request: LabelRequest, labeler_digest: str, seconds: float) -> LabelAnswer:
+        """Labels of one entity's text. Raises Fault."""
+        served = self.engine.needed(labeler_digest)
+        if request.persist:
+            self._refuse_persisting(request, served)
+        work, truncated, candidates = await asyncio.to_thread(self._label_work, request, served)
+        margins = margins_in(await self.engine.score(work, seconds) if work.items else b"")
+        if request.persist:
+            assert self.keeper is not None
+            await asyncio.to_thread(self.keeper.keep, request, served, margins)
+        manifest = served.labeler.manifest
+        return LabelAnswer(
+            _labels(margins, candidates, served),
+            manifest.threshold,
+            manifest.digest,
+            served.catalog.version if served.catalog else None,
+            truncated,
+            request.persist,
+        )
+
+    def about(self) -> dict[str, Any]:
+        """Which labeler answers here: what every other path must agree with. Raises Fault while none does."""
+        served = self.engine.needed()
+        manifest = served.labeler.manifest
+        return {
+            "labeler_digest": manifest.digest,
+            "scorer_digest": manifest.scorer_digest,
+            "answer_token_ids": {"yes": manifest.answer_tokens.yes.id, "no": manifest.answer_tokens.no.id},
+            "threshold": manifest.threshold,
+            "precision": manifest.precision,
+            "loaded": list(served.loaded),
+            "publication_version": served.catalog.version if served.catalog else None,
+        }
+
+    def _score_work(self, request: ScoreRequest, served: Served) -> Work:
+        labeler = served.labeler
+        try:
+            query, items = labeler.tokens(request.query, request.items, request.parse_special)
+        except PromptError as error:
+            raise Fault(Kind.INVALID, str(error)) from None
+        self._refuse_tokens(query, items)
+        given = request.labels if request.labels is not None else labeler.answer_ids
+        by_item = bool(given) and isinstance(given[0], list)
+        labels: list[Any] = given if by_item else [given] * len(items)
+        labeler.check_labels(labels or [given], by_item)
+        return Work(labeler.digest, query, items, labels, not request.apply_softmax, request.temperature)
+
+    def _label_work(self, request: LabelRequest, served: Served) -> tuple[Work, bool, list[Candidate]]:
+        labeler = served.labeler
+        try:
+            query = labeler.prompt.query(request.text)
+        except PromptError as error:
+            raise invalid("text", str(error)) from None
+        if request.candidates is None:
+            catalog = served.needed_catalog()
+            candidates = [Candidate(*pair) for pair in zip(catalog.candidate_ids, catalog.texts, strict=True)]
+            items = served.catalog_items
+        else:
+            candidates = [_resolved(entry, index, served) for index, entry in enumerate(request.candidates)]
+            texts = [str(candidate.text) for candidate in candidates]
+            for index, problem in enumerate(labeler.prompt.item_problems(texts)):
+                if problem is not None:
+                    limit = labeler.prompt.spec.max_item_tokens
+                    raise invalid(f"candidates[{index}]", f"takes more than {limit} tokens or is blank", limit)
+            items = labeler.prompt.items(texts)
+        self._refuse_tokens(query.ids, items)
+        return Work(labeler.digest, query.ids, items), query.truncated, candidates
+
+    def _refuse_tokens(self, query: list[int], items: list[list[int]]) -> None:
+        tokens, most = len(query) + sum(map(len, items)), self.limits.request_tokens
+        if tokens > most:
+            raise invalid("items", f"{tokens} tokens in one request; at most {most}", most)
+
+    def _refuse_persisting(self, request: LabelRequest, served: Served) -> None:
+        if self.keeper is None:
+            raise Fault(Kind.FORBIDDEN, "persist: updates are not kept by this server", "persist")
+        if request.entity_id not in served.needed_catalog().entity_ids:
+            raise Fault(Kind.UNKNOWN, "entity_id: is no entity of the current publication", "entity_id")
+
+
+def _resolved(entry: Candidate, index: int, served: Served) -> Candidate:
+    """A candidate with its text, taken from the catalog where only the id was given."""
+    if entry.text is not None:
+        return entry
+    catalog = served.needed_catalog()
+    try:
+        return Candidate(entry.candidate_id, catalog.texts[catalog.candidate_ids.index(str(entry.candidate_id))])
+    except ValueError:
+        raise invalid(f"candidates[{index}].candidate_id", "is no candidate of the current catalog") from None
+
+
+def _labels(margins: Any, candidates: list[Candidate], served: Served) -> list[CandidateLabel]:
+    manifest, catalog = served.labeler.manifest, served.catalog
+    nothing: list[Any] = [None] * len(candidates)
+    calibration = manifest.calibration
+    probabilities = (
+        Platt(calibration.platt_a, calibration.platt_b).probability(margins).tolist() if calibration else nothing
+    )
+    labels = decide(margins, manifest.threshold).tolist() if manifest.threshold is not None else nothing
+    certified = dict(zip(catalog.candidate_ids, catalog.certified, strict=True)) if catalog else {}
+    return [
+        CandidateLabel(candidate.candidate_id, margin, probability, label, certified.get(candidate.candidate_id or ""))
+        for candidate, margin, probability, label in zip(
+            candidates, margins.tolist(), probabilities, labels, strict=True
+        )
+    ]

@@ -1,0 +1,168 @@
+"""The gRPC side: `semlabel.v1.Labeler`, health and reflection.
+
+Knows the messages and the answers. A message becomes the mapping its JSON would be, so that there is one check of
+every field.
+"""
+
+import logging
+import time
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from semlabel.serving.access import Access
+from semlabel.serving.answers import Answers
+from semlabel.serving.faults import Fault
+from semlabel.serving.label_request import label_request
+from semlabel.serving.metrics import Metrics
+from semlabel.serving.plan import Address, Tls
+from semlabel.serving.proto import labeler_pb2, labeler_pb2_grpc
+from semlabel.serving.score_request import score_request
+
+log = logging.getLogger(__name__)
+
+SERVICE = "semlabel.v1.Labeler"
+
+
+class LabelerService(labeler_pb2_grpc.LabelerServicer):
+    """The service that clients call."""
+
+    def __init__(self, answers: Answers, access: Access, metrics: Metrics) -> None:
+        self._answers, self._access, self._metrics = answers, access, metrics
+
+    async def Score(self, request: labeler_pb2.ScoreRequest, context: Any) -> labeler_pb2.ScoreResponse:
+        """Probabilities of label tokens."""
+
+        async def answer() -> tuple[labeler_pb2.ScoreResponse, int]:
+            asked = score_request(_score_fields(request), self._answers.limits)
+            found = await self._answers.score(asked, request.labeler_digest, self._seconds(context))
+            response = labeler_pb2.ScoreResponse(
+                scores=[labeler_pb2.Scores(scores=row) for row in found.scores],
+                model=asked.model,
+                prompt_tokens=found.prompt_tokens,
+                labeler_digest=found.labeler_digest,
+            )
+            return response, len(found.scores)
+
+        response: labeler_pb2.ScoreResponse = await self._watched("Score", context, answer)
+        return response
+
+    async def Label(self, request: labeler_pb2.LabelRequest, context: Any) -> labeler_pb2.LabelResponse:
+        """Labels of one entity's text."""
+
+        async def answer() -> tuple[labeler_pb2.LabelResponse, int]:
+            asked = label_request(_label_fields(request), self._answers.limits)
+            if asked.persist:
+                self._access.check(_authorization(context), persist=True)
+            found = await self._answers.label(asked, request.labeler_digest, self._seconds(context))
+            response = labeler_pb2.LabelResponse(
+                entity_id=asked.entity_id,
+                labels=[labeler_pb2.Label(**vars(label)) for label in found.labels],
+                threshold=found.threshold,
+                labeler_digest=found.labeler_digest,
+                publication_version=found.publication_version,
+                truncated=found.truncated,
+                persisted=found.persisted,
+            )
+            return response, len(found.labels)
+
+        response: labeler_pb2.LabelResponse = await self._watched("Label", context, answer)
+        return response
+
+    def _seconds(self, context: Any) -> float:
+        left = context.time_remaining()
+        most = self._answers.limits.request_seconds
+        return most if left is None else min(float(left), most)
+
+    async def _watched(self, call: str, context: Any, answer: Any) -> Any:
+        started, status, items = time.perf_counter(), "CANCELLED", 0
+        try:
+            self._access.check(_authorization(context))
+            response, items = await answer()
+            status = "OK"
+        except Fault as fault:
+            status = fault.kind.code
+            if fault.retry_after is not None:
+                context.set_trailing_metadata((("retry-after", f"{fault.retry_after:.1f}"),))
+            await context.abort(grpc.StatusCode[status], fault.message)
+        finally:
+            seconds = time.perf_counter() - started
+            self._metrics.observe(call, status, seconds, items)
+            log.info("grpc %s %s items=%d ms=%.1f", call, status, items, seconds * 1e3)
+        return response
+
+
+def build_server(
+    service: LabelerService, address: Address, tls: Tls | None, most_bytes: int
+) -> tuple[grpc.aio.Server, int, health.aio.HealthServicer]:
+    """A server that is not started yet, the port it listens on, and its health service."""
+    options = [("grpc.max_receive_message_length", most_bytes), ("grpc.so_reuseport", 1)]
+    server = grpc.aio.server(options=options)
+    labeler_pb2_grpc.add_LabelerServicer_to_server(service, server)
+    healthy = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
+    reflection.enable_server_reflection([SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    if tls is None:
+        port = server.add_insecure_port(f"{host}:{address.port}")
+    else:
+        pair = [(tls.key.read_bytes(), tls.certificate.read_bytes())]
+        clients = tls.clients.read_bytes() if tls.clients else None
+        credentials = grpc.ssl_server_credentials(pair, clients, require_client_auth=clients is not None)
+        port = server.add_secure_port(f"{host}:{address.port}", credentials)
+    return server, port, healthy
+
+
+async def set_health(healthy: health.aio.HealthServicer, ready: bool) -> None:
+    """Tell whether the service answers."""
+    status = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
+    for name in ("", SERVICE):
+        await healthy.set(name, status)
+
+
+def _authorization(context: Any) -> str | None:
+    found = dict(context.invocation_metadata() or ()).get("authorization")
+    return found if isinstance(found, str) else None
+
+
+def _score_fields(request: labeler_pb2.ScoreRequest) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "apply_softmax": request.apply_softmax,
+        "item_first": request.item_first,
+        "parse_special": request.parse_special,
+    }
+    match request.WhichOneof("query"):
+        case "query_text":
+            fields["query"] = request.query_text
+        case "query_ids":
+            fields["query"] = list(request.query_ids.ids)
+    match request.WhichOneof("items"):
+        case "item_texts":
+            fields["items"] = list(request.item_texts.texts)
+        case "item_ids":
+            fields["items"] = [list(item.ids) for item in request.item_ids.lists]
+    match request.WhichOneof("labels"):
+        case "label_token_ids":
+            fields["label_token_ids"] = list(request.label_token_ids.ids)
+        case "label_token_ids_by_item":
+            fields["label_token_ids"] = [list(ids.ids) for ids in request.label_token_ids_by_item.lists]
+    for name in ("temperature", "model"):
+        if request.HasField(name):
+            fields[name] = getattr(request, name)
+    return fields
+
+
+def _label_fields(request: labeler_pb2.LabelRequest) -> dict[str, Any]:
+    fields: dict[str, Any] = {"text": request.text, "persist": request.persist}
+    for name in ("entity_id", "text_version"):
+        if request.HasField(name):
+            fields[name] = getattr(request, name)
+    if request.candidates:
+        fields["candidates"] = [
+            {name: getattr(candidate, name) for name in ("candidate_id", "text") if candidate.HasField(name)}
+            for candidate in request.candidates
+        ]
+    return fields

@@ -1,0 +1,146 @@
+"""What a front answers with at one moment: a labeler's prompt and rule, and the published catalog that belongs to it.
+
+One immutable value, replaced as a whole, so that a request never mixes two labelers or two catalogs. Knows files of
+labelers and publications; knows nothing of weights, engines or transports.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from semlabel.manifest import Manifest, read_manifest
+from semlabel.prompt import Prompt, load_tokenizer
+from semlabel.serving.faults import Fault, Kind, invalid
+from semlabel.serving.score_request import Part
+from semlabel.text_tokenizer import TextTokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+@dataclass(frozen=True, eq=False)
+class FrontLabeler:
+    """A labeler without its weights: what turns texts into token ids, and margins into labels."""
+
+    manifest: Manifest
+    prompt: Prompt
+    tokenizer: "PreTrainedTokenizerFast"
+    vocabulary: int
+    longest_prompt: int
+
+    @classmethod
+    def load(cls, path: Path, vocabulary: int, longest_prompt: int) -> "FrontLabeler":
+        """The labeler in a directory that the engine has verified and loaded. Raises LabelerError or PromptError."""
+        manifest = read_manifest(path)
+        tokenizer = load_tokenizer(path)
+        return cls(manifest, Prompt(manifest.prompt.spec(), tokenizer), tokenizer, vocabulary, longest_prompt)
+
+    @property
+    def digest(self) -> str:
+        """The labeler's digest."""
+        return self.manifest.digest
+
+    @property
+    def answer_ids(self) -> list[int]:
+        """Yes and no."""
+        return [self.prompt.yes_id, self.prompt.no_id]
+
+    @cached_property
+    def texts(self) -> TextTokenizer:
+        """Tokenises text as text."""
+        return TextTokenizer(self.tokenizer)
+
+    def tokens(self, query: Part, items: list[Any], parse_special: bool) -> tuple[list[int], list[list[int]]]:
+        """Token ids of a query and its items, which are texts or ids already. Raises Fault naming what does not fit."""
+        if items and isinstance(items[0], str):
+            prefix, found = self._of_texts(query if isinstance(query, str) else "", items, parse_special)
+        else:
+            prefix = list(query) if not isinstance(query, str) else self._of_texts(query, [], parse_special)[0]
+            found = items
+        self._check(prefix, found)
+        return prefix, found
+
+    def _of_texts(self, query: str, items: list[str], parse_special: bool) -> tuple[list[int], list[list[int]]]:
+        if parse_special:
+            # A rendered template brings its own control tokens, the first one too.
+            ids = [list(ids) for ids in self.tokenizer([query, *items], add_special_tokens=False).input_ids]
+            return ids[0], ids[1:]
+        # Whatever stands first in the prompt is tokenised as a beginning, with what the tokenizer puts before it.
+        start = self.texts.start_ids()
+        prefix = [*start, *self.texts.ids(query, at_start=True)] if query else []
+        found = [list(encoding.ids) for encoding in self.texts.encodings(items, at_start=not query)]
+        return prefix, found if query else [[*start, *ids] if ids else [] for ids in found]
+
+    def _check(self, query: list[int], items: list[list[int]]) -> None:
+        longest = self.longest_prompt
+        if len(query) > longest:
+            raise invalid("query", f"{len(query)} tokens; at most {longest} with an item", longest)
+        if query and max(query) >= self.vocabulary:
+            raise invalid("query", f"token id {max(query)} is outside the vocabulary", self.vocabulary)
+        for index, item in enumerate(items):
+            if len(query) + len(item) > longest:
+                total = len(query) + len(item)
+                raise invalid(f"items[{index}]", f"{total} tokens with the query; at most {longest}", longest)
+            if item and max(item) >= self.vocabulary:
+                raise invalid(f"items[{index}]", f"token id {max(item)} is outside the vocabulary", self.vocabulary)
+            if not item and not query:
+                raise invalid(f"items[{index}]", "is empty and so is the query: there is no token to score at")
+
+    def check_labels(self, labels: list[list[int]], by_item: bool) -> None:
+        """Raise Fault for a label token that the model has no row for."""
+        for index, ids in enumerate(labels if by_item else labels[:1]):
+            if ids and max(ids) >= self.vocabulary:
+                field = f"label_token_ids[{index}]" if by_item else "label_token_ids"
+                raise invalid(field, f"token id {max(ids)} is outside the model's vocabulary", self.vocabulary)
+
+
+@dataclass(frozen=True)
+class PublishedCatalog:
+    """The candidates of one publication in their order, and which entities it knows (ids only, for refusals)."""
+
+    version: str
+    labeler_digest: str
+    candidate_ids: tuple[str, ...]
+    texts: tuple[str, ...]
+    certified: tuple[bool, ...]
+    entity_ids: frozenset[str]
+
+    @classmethod
+    def load(cls, publication: dict[str, Any]) -> "PublishedCatalog":
+        """The catalog of a publication, as `published.current_publication` tells of it."""
+        import pyarrow.parquet as pq
+
+        path = Path(publication["path"])
+        columns = ["candidate_id", "text", "certified", "position"]
+        rows = pq.read_table(path / "catalog.parquet", columns=columns).sort_by("position").to_pydict()
+        entities = pq.read_table(path / "entities.parquet", columns=["entity_id"]).column("entity_id").to_pylist()
+        return cls(
+            publication["version"],
+            publication["labeler_digest"],
+            tuple(rows["candidate_id"]),
+            tuple(rows["text"]),
+            tuple(rows["certified"]),
+            frozenset(entities),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """A labeler and the catalog that goes with it (None: nothing is published). `ready`: digests loaded beside it."""
+
+    labeler: FrontLabeler
+    catalog: PublishedCatalog | None
+    loaded: tuple[str, ...]
+
+    @cached_property
+    def catalog_items(self) -> list[list[int]]:
+        """The catalog's items, tokenised once. Raises PromptError for a candidate the prompt refuses."""
+        assert self.catalog is not None
+        return self.labeler.prompt.items(list(self.catalog.texts))
+
+    def needed_catalog(self) -> PublishedCatalog:
+        """The catalog. Raises Fault before anything is published."""
+        if self.catalog is None:
+            raise Fault(Kind.CONFLICT, "candidates: nothing is published here, so send candidates", "candidates")
+        return self.catalog
