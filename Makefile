@@ -4,6 +4,7 @@
 #   make ui   [PROFILE=...] [PORT=3000]    the Dagster UI on the demo's history
 #   make test | test-slow | lint | types | validate
 #   make bench [QUICK=1]                   throughput and order of the demo's labeler, into benchmarks/results
+#   make proto                             the gRPC code from the .proto files
 #   make venv | clean-demo
 
 PYTHON  ?= python3
@@ -20,10 +21,10 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo ui bench test test-slow lint types validate clean-demo
+.PHONY: help venv demo ui bench test test-slow lint types validate proto clean-demo
 
 help:
-	@sed -n '3,8s/^# *//p' Makefile
+	@sed -n '3,9s/^# *//p' Makefile
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -62,6 +63,11 @@ test: venv
 test-slow: venv
 	$(BIN)/python demo/prepare.py --cache demo/cache
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m slow --timeout 3600
+
+PROTO   := semlabel/serving/proto
+# Also run by a test, which compares what comes out with what is committed.
+proto: venv
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)/labeler.proto $(PROTO)/engine.proto
 
 lint: venv
 	$(BIN)/ruff check .

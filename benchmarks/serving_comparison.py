@@ -94,7 +94,6 @@ def fastapi_grpc_engine(address: str) -> None:
         return json.dumps(scored(unpacked(work))).encode()
 
     async def main() -> None:
-    """Measure every server that starts, and write the JSON."""
         server = grpc.aio.server()
         handler = grpc.unary_unary_rpc_method_handler(score)
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("engine", {"Score": handler})])
@@ -267,6 +266,7 @@ def lines(name: str) -> int:
 
 
 def main(out: Path) -> None:
+    """Measure every server that starts, and write the JSON."""
     running, cells = {}, {}
     for name in SERVERS:
         cells[name] = {"server": name, "lines": lines(name)}

@@ -29,9 +29,7 @@ class EngineClient:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        options = [*CHANNEL_OPTIONS, ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500)]
-        self._channel = grpc.aio.insecure_channel(f"unix:{plan.socket}", options=options)
-        self._stub = engine_pb2_grpc.EngineStub(self._channel)
+        self._stub: engine_pb2_grpc.EngineStub | None = None
         self._labelers: dict[str, FrontLabeler] = {}
         self._catalog: PublishedCatalog | None = None
         self._reachable = False
@@ -59,18 +57,24 @@ class EngineClient:
 
     async def follow(self) -> None:
         """Keep `served` as the engine and the publication say, for ever."""
-        while True:
-            try:
-                async for state in self._stub.Watch(engine_pb2.Nothing()):
-                    await self._take(state)
-            except grpc.aio.AioRpcError as error:
-                if self._reachable:
-                    log.error("the engine is gone: %s", error.code().name)
-                self._reachable, self.problem = False, "the engine is being started"
-            await asyncio.sleep(_RETRY_SECONDS)
+        # A channel belongs to the event loop it is made in.
+        options = [*CHANNEL_OPTIONS, ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500)]
+        async with grpc.aio.insecure_channel(f"unix:{self._plan.socket}", options=options) as channel:
+            self._stub = stub = engine_pb2_grpc.EngineStub(channel)
+            while True:
+                try:
+                    async for state in stub.Watch(engine_pb2.Nothing()):
+                        await self._take(state)
+                except grpc.aio.AioRpcError as error:
+                    if self._reachable:
+                        log.error("the engine is gone: %s", error.code().name)
+                    self._reachable, self.problem = False, "the engine is being started"
+                await asyncio.sleep(_RETRY_SECONDS)
 
     async def score(self, work: Work, seconds: float) -> bytes:
         """The engine's values of one work. Raises Fault."""
+        if self._stub is None:
+            raise Fault(Kind.UNAVAILABLE, f"not ready: {self.problem}", retry_after=2.0)
         try:
             readings = await self._stub.Score(packed(work), timeout=seconds)
         except grpc.aio.AioRpcError as error:
@@ -81,10 +85,6 @@ class EngineClient:
                 raise Fault(kind, "the engine cannot answer now; send the request again", retry_after=2.0) from None
             raise Fault(kind, error.details() or kind.code, retry_after=retry_after) from None
         return bytes(readings.values)
-
-    async def close(self) -> None:
-        """Let go of the engine."""
-        await self._channel.close()
 
     async def _take(self, state: engine_pb2.State) -> None:
         self.draining, self.waiting = state.draining, state.waiting

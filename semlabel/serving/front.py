@@ -35,7 +35,6 @@ def assemble(plan: Plan, access: Access) -> FastAPI:
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with contextlib.AsyncExitStack() as stack:
-            stack.push_async_callback(answers.engine.close)
             await stack.enter_async_context(_running(answers.engine.follow()))
             if plan.grpc is not None:
                 service = LabelerService(answers, access, metrics)

@@ -6,10 +6,12 @@ every field.
 
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -19,7 +21,7 @@ from semlabel.serving.faults import Fault
 from semlabel.serving.label_request import label_request
 from semlabel.serving.metrics import Metrics
 from semlabel.serving.plan import Address, Tls
-from semlabel.serving.proto import labeler_pb2, labeler_pb2_grpc
+from semlabel.serving.proto import labeler_pb2
 from semlabel.serving.score_request import score_request
 
 log = logging.getLogger(__name__)
@@ -27,7 +29,7 @@ log = logging.getLogger(__name__)
 SERVICE = "semlabel.v1.Labeler"
 
 
-class LabelerService(labeler_pb2_grpc.LabelerServicer):
+class LabelerService:
     """The service that clients call."""
 
     def __init__(self, answers: Answers, access: Access, metrics: Metrics) -> None:
@@ -101,7 +103,7 @@ def build_server(
     """A server that is not started yet, the port it listens on, and its health service."""
     options = [("grpc.max_receive_message_length", most_bytes), ("grpc.so_reuseport", 1)]
     server = grpc.aio.server(options=options)
-    labeler_pb2_grpc.add_LabelerServicer_to_server(service, server)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, _handlers(service)),))
     healthy = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     reflection.enable_server_reflection([SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
@@ -114,6 +116,25 @@ def build_server(
         credentials = grpc.ssl_server_credentials(pair, clients, require_client_auth=clients is not None)
         port = server.add_secure_port(f"{host}:{address.port}", credentials)
     return server, port, healthy
+
+
+def _handlers(service: LabelerService) -> dict[str, Any]:
+    """The calls by name. Bytes are parsed here: gRPC itself would call those that are no message a server's fault."""
+
+    def handler(call: Callable[[Any, Any], Awaitable[Any]], kind: type[Message]) -> Any:
+        async def parsed(content: bytes, context: Any) -> Any:
+            try:
+                request = kind.FromString(content)
+            except DecodeError:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the bytes are no {kind.DESCRIPTOR.full_name}")
+            return await call(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(parsed, None, lambda response: response.SerializeToString())
+
+    return {
+        "Score": handler(service.Score, labeler_pb2.ScoreRequest),
+        "Label": handler(service.Label, labeler_pb2.LabelRequest),
+    }
 
 
 async def set_health(healthy: health.aio.HealthServicer, ready: bool) -> None:

@@ -1,0 +1,152 @@
+"""`semlabel serve` as processes: answers, survives a killed engine, drains on SIGTERM, refuses what would be unsafe."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+
+from semlabel.cli import run_command
+from tests.serving_fixtures import QUERY, make_labelers
+
+DOCUMENT = {"query": QUERY, "items": ["sell", "weld"]}
+
+
+@pytest.fixture(scope="module")
+def labeler(tmp_path_factory):
+    return make_labelers(tmp_path_factory.mktemp("labelers"))[0]
+
+
+class Served:
+    """The command as a process of its own."""
+
+    def __init__(self, labeler, folder, *options):
+        self.log = (folder / "log").open("w+")
+        addresses = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--device", "cpu", "--config", "none.toml"]
+        command = [sys.executable, "-m", "semlabel", "serve", "--labeler", str(labeler), *addresses, *options]
+        self.process = subprocess.Popen(command, stderr=self.log, cwd=folder)
+        self.port = 0
+
+    def text(self):
+        self.log.flush()
+        return (self.log.seek(0), self.log.read())[1]
+
+    def ask(self, method, path, document=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request(method, path, json.dumps(document).encode() if document else None)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def status(self, method, path, document=None):
+        try:
+            return self.ask(method, path, document)[0]
+        except OSError:
+            return None
+
+    def until(self, condition, seconds=120.0):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None and time.monotonic() < deadline, self.text()
+            time.sleep(0.05)
+
+    def ready(self):
+        self.until(lambda: re.search(r"http://127\.0\.0\.1:(\d+)", self.text()))
+        self.port = int(re.search(r"http://127\.0\.0\.1:(\d+)", self.text())[1])
+        self.until(lambda: self.status("GET", "/readyz") == 200)
+
+    def processes(self, module):
+        children = psutil.Process(self.process.pid).children()
+        return [child for child in children if f"semlabel.serving.{module}" in child.cmdline()]
+
+
+def test_a_server_survives_its_engine_and_drains_when_told_to_end(labeler, tmp_path):
+    served = Served(labeler, tmp_path, "--workers", "2")
+    try:
+        served.ready()
+        before = json.loads(served.ask("POST", "/v1/score", DOCUMENT)[1])["scores"]
+        assert (len(served.processes("engine")), len(served.processes("front"))) == (1, 2)
+        # A front has no weights: it must not even have torch.
+        for front in served.processes("front"):
+            assert not any("libtorch" in mapped.path for mapped in front.memory_maps())
+
+        served.processes("engine")[0].send_signal(signal.SIGKILL)
+        served.until(lambda: served.status("GET", "/readyz") == 503)
+        assert served.status("POST", "/v1/score", DOCUMENT) == 503
+        assert served.status("GET", "/healthz") == 200
+        served.until(lambda: served.status("GET", "/readyz") == 200)
+        assert json.loads(served.ask("POST", "/v1/score", DOCUMENT)[1])["scores"] == before
+
+        found = []
+        many = {"query": QUERY, "items": ["weld metal parts together"] * 20_000}
+        asking = threading.Thread(target=lambda: found.append(served.ask("POST", "/v1/score", many)))
+        asking.start()
+        served.until(lambda: b"semlabel_engine_waiting 1.0" in served.ask("GET", "/metrics")[1])
+        children = psutil.Process(served.process.pid).children(recursive=True)
+        served.process.terminate()
+        assert served.process.wait(60) == 0
+        asking.join()
+        assert found[0][0] == 200 and len(json.loads(found[0][1])["scores"]) == 20_000
+        assert not any(child.is_running() for child in children)
+    finally:
+        served.process.kill()
+
+
+def test_nothing_is_left_when_the_supervisor_is_killed(labeler, tmp_path):
+    served = Served(labeler, tmp_path)
+    try:
+        served.ready()
+        children = psutil.Process(served.process.pid).children(recursive=True)
+        assert len(children) >= 2
+        served.process.kill()
+        _, alive = psutil.wait_procs(children, timeout=60)
+        assert alive == []
+    finally:
+        served.process.kill()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--http", "0.0.0.0:0"], "SEMLABEL_SERVE_TOKEN"),
+        (["--grpc", "0.0.0.0:0"], "SEMLABEL_SERVE_TOKEN"),
+        (["--http", "nonsense"], "HOST:PORT"),
+        (["--tls-cert", "a.pem"], "belong together"),
+        (["--tls-cert", "a.pem", "--tls-key", "b.pem"], "no such file"),
+        (["--labeler", "nowhere"], "no labeler directory"),
+    ],
+)
+def test_what_would_be_unsafe_or_cannot_work_is_refused_at_once(
+    labeler, capsys, monkeypatch, tmp_path, options, message
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SEMLABEL_SERVE_TOKEN", raising=False)
+    arguments = ["serve", "--labeler", str(labeler), "--config", "none.toml", *options]
+    assert run_command(arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_an_address_that_is_taken_is_one_line(labeler, capsys, monkeypatch, tmp_path):
+    import socket
+
+    monkeypatch.chdir(tmp_path)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert run_command(["serve", "--labeler", str(labeler), "--config", "none.toml", "--http", address]) == 2
+    assert "cannot be had" in capsys.readouterr().err
+
+
+def test_the_environment_of_a_test_has_no_server_token():
+    assert not any(name.startswith("SEMLABEL_SERVE") for name in os.environ)
