@@ -88,7 +88,6 @@ def running(
     folder: Path,
     access: Access | None = None,
     load: Any = None,
-    segments: Path | None = None,
     options: dict[str, Any] | None = None,
     **limits: Any,
 ) -> Iterator[Running]:
@@ -101,7 +100,6 @@ def running(
         grpc=Address("127.0.0.1", reserved.getsockname()[1]),
         device="cpu",
         poll_seconds=0.05,
-        segments=segments,
         limits=Limits(**{"drain_seconds": 5.0} | limits),
         **(options or {}),
     )

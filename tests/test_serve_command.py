@@ -75,9 +75,6 @@ def test_a_server_survives_its_engine_and_drains_when_told_to_end(labeler, tmp_p
         served.ready()
         before = json.loads(served.ask("POST", "/v1/score", DOCUMENT)[1])["scores"]
         assert (len(served.processes("engine")), len(served.processes("front"))) == (1, 2)
-        # A front has no weights: it must not even have torch.
-        for front in served.processes("front"):
-            assert not any("libtorch" in mapped.path for mapped in front.memory_maps())
 
         served.processes("engine")[0].send_signal(signal.SIGKILL)
         served.until(lambda: served.status("GET", "/readyz") == 503)

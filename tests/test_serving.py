@@ -30,13 +30,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def publish_catalog(directory: Path, version: str, labeler_digest: str, texts: list[str] = CATALOG) -> None:
-    """A version that holds what a server reads: the catalog, the entities' ids and the labeler's digest."""
+    """A version that holds what a server reads: the catalog and the labeler's digest."""
     path = directory / "versions" / version
     path.mkdir(parents=True)
     ids = [f"c{index}" for index in range(len(texts))]
     columns = {"candidate_id": ids, "text": texts, "certified": [True] * len(texts), "position": range(len(texts))}
     pq.write_table(pa.table(columns), path / "catalog.parquet")
-    pq.write_table(pa.table({"entity_id": ["e1", "e2"]}), path / "entities.parquet")
     write_manifest(path, {"version": version, "labeler_digest": labeler_digest, "published_at": "2026-01-01T00:00:00"})
     switch(directory, version)
 

@@ -5,12 +5,15 @@ How it is served stands in `semlabel.serving`.
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from semlabel.cli.common import DEFAULT_CONFIG, ConfigOption, project, say
 from semlabel.errors import SettingsError
+
+if TYPE_CHECKING:
+    from semlabel.serving.plan import Tls
 
 _EXTRA = 'the server\'s packages are not installed; install "semlabel[serve]"'
 
@@ -35,8 +38,8 @@ def serve(
     """Answer /v1/score and /v1/label (HTTP) and semlabel.v1.Labeler (gRPC) until it is told to end.
 
     With a project (--config) it follows the labeler of the current publication and labels its catalog; with
-    --labeler alone it follows that directory or link. Tokens are read from SEMLABEL_SERVE_TOKEN (score, label) and
-    SEMLABEL_SERVE_PERSIST_TOKEN (label with persist = true too). SIGTERM: what was taken is answered first.
+    --labeler alone it follows that directory or link. With SEMLABEL_SERVE_TOKEN in the environment, clients must send it.
+    SIGTERM: what was taken is answered first.
 
     \b
     Example:
@@ -51,7 +54,7 @@ def serve(
     from semlabel.manifest import read_manifest
     from semlabel.serving import supervisor
     from semlabel.serving.access import Access
-    from semlabel.serving.plan import LOOPBACK, Address, Plan, Tls
+    from semlabel.serving.plan import LOOPBACK, Address, Plan
     from semlabel.serving.pointer import Pointer
     from semlabel.serving.processes import configure_logging
 
@@ -64,14 +67,13 @@ def serve(
     )
     read_manifest(pointer.wanted().current)
     access = Access.from_environment(os.environ)
-    tls = _tls(tls_cert, tls_key, tls_client_ca, Tls)
+    tls = _tls(tls_cert, tls_key, tls_client_ca)
     addresses = [Address.parse(http, "--http"), *([Address.parse(grpc, "--grpc")] if grpc else [])]
     for address in addresses:
         if address.host not in LOOPBACK and access.answer is None and not (tls and tls.clients):
             raise SettingsError(
                 f"{address.host} can be reached from outside; set SEMLABEL_SERVE_TOKEN or --tls-client-ca first"
             )
-    scoring = settings.scoring if settings else None
     plan = Plan(
         pointer=pointer,
         socket=Path("engine"),
@@ -79,24 +81,21 @@ def serve(
         grpc=addresses[1] if grpc else None,
         workers=workers,
         device=device or (settings.model.device if settings else "auto"),
-        threads=threads or (scoring.threads if scoring else 0),
+        threads=threads,
         tls=tls,
-        segments=paths.state / "updates" if paths else None,
-        **(
-            {
-                "method": scoring.method,
-                "items_per_round": scoring.items_per_round,
-                "max_round_tokens": scoring.max_round_tokens,
-            }
-            if scoring
-            else {}
-        ),
     )
+    if settings is not None:
+        # Rounds as the nightly run makes them, so that margins are the same to the last bit.
+        scoring = settings.scoring
+        same = {name: getattr(scoring, name) for name in ("method", "items_per_round", "max_round_tokens")}
+        plan = plan.model_copy(update=same | {"threads": threads or scoring.threads})
     configure_logging("serve")
     supervisor.run(plan, say)
 
 
-def _tls(certificate: Path | None, key: Path | None, clients: Path | None, kind: type) -> "object":
+def _tls(certificate: Path | None, key: Path | None, clients: Path | None) -> "Tls | None":
+    from semlabel.serving.plan import Tls
+
     if (certificate is None) != (key is None) or (clients is not None and certificate is None):
         raise SettingsError("--tls-cert and --tls-key belong together, and --tls-client-ca needs both")
     for file in (certificate, key, clients):
@@ -104,4 +103,4 @@ def _tls(certificate: Path | None, key: Path | None, clients: Path | None, kind:
             raise SettingsError(f"{file}: no such file; expected PEM")
     if certificate is None or key is None:
         return None
-    return kind(certificate=certificate.absolute(), key=key.absolute(), clients=clients.absolute() if clients else None)
+    return Tls(certificate=certificate.absolute(), key=key.absolute(), clients=clients.absolute() if clients else None)

@@ -6,7 +6,7 @@ labeler's digest.
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from semlabel.calibration import Platt
 from semlabel.errors import PromptError
@@ -18,13 +18,6 @@ from semlabel.serving.limits import Limits
 from semlabel.serving.score_request import ScoreRequest
 from semlabel.serving.served import Served
 from semlabel.serving.wire import Work, margins_in, probabilities_in
-
-
-class Keeper(Protocol):
-    """Keeps updates for the nightly run."""
-
-    def keep(self, request: LabelRequest, served: Served, margins: Any) -> None:
-        """Make one update durable. Raises Fault when it may not be kept."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +53,10 @@ class LabelAnswer:
 
 
 class Answers:
-    """Answers requests through one engine. `keeper` None: nothing is persisted here."""
+    """Answers requests through one engine."""
 
-    def __init__(self, engine: EngineClient, limits: Limits, keeper: Keeper | None = None) -> None:
-        self.engine, self.limits, self.keeper = engine, limits, keeper
+    def __init__(self, engine: EngineClient, limits: Limits) -> None:
+        self.engine, self.limits = engine, limits
 
     async def score(self, request: ScoreRequest, labeler_digest: str, seconds: float) -> ScoreAnswer:
         """Scores of one request. Raises Fault."""
@@ -80,12 +73,9 @@ class Answers:
         """Labels of one entity's text. Raises Fault."""
         served = self.engine.needed(labeler_digest)
         if request.persist:
-            self._refuse_persisting(request, served)
+            raise Fault(Kind.FORBIDDEN, "persist: updates are not kept by this server", "persist")
         work, truncated, candidates = await asyncio.to_thread(self._label_work, request, served)
         margins = margins_in(await self.engine.score(work, seconds) if work.items else b"")
-        if request.persist:
-            assert self.keeper is not None
-            await asyncio.to_thread(self.keeper.keep, request, served, margins)
         manifest = served.labeler.manifest
         return LabelAnswer(
             _labels(margins, candidates, served),
@@ -93,7 +83,7 @@ class Answers:
             manifest.digest,
             served.catalog.version if served.catalog else None,
             truncated,
-            request.persist,
+            persisted=False,
         )
 
     def about(self) -> dict[str, Any]:
@@ -148,12 +138,6 @@ class Answers:
         tokens, most = len(query) + sum(map(len, items)), self.limits.request_tokens
         if tokens > most:
             raise invalid("items", f"{tokens} tokens in one request; at most {most}", most)
-
-    def _refuse_persisting(self, request: LabelRequest, served: Served) -> None:
-        if self.keeper is None:
-            raise Fault(Kind.FORBIDDEN, "persist: updates are not kept by this server", "persist")
-        if request.entity_id not in served.needed_catalog().entity_ids:
-            raise Fault(Kind.UNKNOWN, "entity_id: is no entity of the current publication", "entity_id")
 
 
 def _resolved(entry: Candidate, index: int, served: Served) -> Candidate:

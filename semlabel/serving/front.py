@@ -50,13 +50,7 @@ def assemble(plan: Plan, access: Access) -> FastAPI:
                 await stack.enter_async_context(_running(tell()))
             yield
 
-    keeper = None
-    if plan.segments is not None and access.persist is not None:
-        from semlabel.serving.segments import SegmentKeeper
-
-        keeper = SegmentKeeper(plan.segments)
-    client = EngineClient(plan)
-    answers = Answers(client, plan.limits, keeper)
+    answers = Answers(EngineClient(plan), plan.limits)
     return build_app(answers, access, metrics, lifespan)
 
 

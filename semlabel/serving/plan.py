@@ -41,7 +41,7 @@ class Tls(BaseModel):
 
 
 class Plan(BaseModel):
-    """Everything the processes of one server need to know. `segments`: where persisted updates go, None for nowhere."""
+    """Everything the processes of one server need to know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -57,5 +57,4 @@ class Plan(BaseModel):
     max_round_tokens: int = 8192
     poll_seconds: float = 1.0
     tls: Tls | None = None
-    segments: Path | None = None
     limits: Limits = Limits()

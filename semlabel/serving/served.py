@@ -97,14 +97,13 @@ class FrontLabeler:
 
 @dataclass(frozen=True)
 class PublishedCatalog:
-    """The candidates of one publication in their order, and which entities it knows (ids only, for refusals)."""
+    """The candidates of one publication in their order."""
 
     version: str
     labeler_digest: str
     candidate_ids: tuple[str, ...]
     texts: tuple[str, ...]
     certified: tuple[bool, ...]
-    entity_ids: frozenset[str]
 
     @classmethod
     def load(cls, publication: dict[str, Any]) -> "PublishedCatalog":
@@ -114,14 +113,12 @@ class PublishedCatalog:
         path = Path(publication["path"])
         columns = ["candidate_id", "text", "certified", "position"]
         rows = pq.read_table(path / "catalog.parquet", columns=columns).sort_by("position").to_pydict()
-        entities = pq.read_table(path / "entities.parquet", columns=["entity_id"]).column("entity_id").to_pylist()
         return cls(
             publication["version"],
             publication["labeler_digest"],
             tuple(rows["candidate_id"]),
             tuple(rows["text"]),
             tuple(rows["certified"]),
-            frozenset(entities),
         )
 
 
