@@ -169,6 +169,7 @@ def _volume_basis(step: Step) -> Any:
 
 def _everywhere(step: Step) -> "GateResult":
     from semlabel import gates
+    from semlabel.endpoints import ask_endpoints
 
     _, manifest = needed_labeler(step)
     recorded = step.operations.promoted()
@@ -179,6 +180,7 @@ def _everywhere(step: Step) -> "GateResult":
         "promotions": recorded["labeler_digest"] if recorded else None,
     }
     endpoints = [{"name": name, "digest": digest, "reachable": True} for name, digest in paths.items()]
+    endpoints += ask_endpoints(step.settings.serving.endpoints, manifest)
     return gates.one_labeler_everywhere(manifest.digest, endpoints)
 
 

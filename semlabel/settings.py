@@ -278,6 +278,12 @@ class Report(Section):
     keep: Positive = 100
 
 
+class Serving(Section):
+    """Where the servers of this project answer: `one_labeler_everywhere` asks each of them before a publication."""
+
+    endpoints: list[WebAddress] = []
+
+
 class Environment(Section):
     """`name` keeps dev, staging and prod apart below `dir`; `lease_wait_seconds` bounds the wait for another run."""
 
@@ -442,6 +448,7 @@ class Settings(Section):
     warehouse: WarehouseUpkeep = WarehouseUpkeep()
     publish: Publish = Publish()
     report: Report = Report()
+    serving: Serving = Serving()
     environment: Environment = Environment()
     schedule: Schedule = Schedule()
     alerts: Alerts = Alerts()

@@ -38,8 +38,8 @@ def serve(
     """Answer /v1/score and /v1/label (HTTP) and semlabel.v1.Labeler (gRPC) until it is told to end.
 
     With a project (--config) it follows the labeler of the current publication and labels its catalog; with
-    --labeler alone it follows that directory or link. With SEMLABEL_SERVE_TOKEN in the environment, clients must send it.
-    SIGTERM: what was taken is answered first.
+    --labeler alone it follows that directory or link. With SEMLABEL_SERVE_TOKEN in the environment, clients must send
+    it. SIGTERM: what was taken is answered first.
 
     \b
     Example:
