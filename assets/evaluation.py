@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from semlabel.manifest import Manifest
     from semlabel.refresh import RefreshOutcome, RefreshPlan
+    from semlabel.remote_scorer import RemoteScorer
     from semlabel.scorer import Scorer
     from semlabel.warehouse import Warehouse
 
@@ -41,7 +42,7 @@ def score(
     if max_pairs and plan.pairs > max_pairs:
         plan = _capped(plan, warehouse, max_pairs)
     # Before the first round: a labeler that cannot be loaded is no fault of the texts.
-    score_round = round_scorer(step.scorer(directory)) if plan.rounds else _never
+    score_round = round_scorer(_rounds_of(step, directory)) if plan.rounds else _never
     return refresh.execute(
         plan, warehouse, step.operations, score_round, step.run_id, scoring.batch_rounds, step.progress
     )
@@ -85,7 +86,21 @@ def judged_pairs(step: Step, warehouse: "Warehouse", manifest: "Manifest", split
     return pairs
 
 
-def round_scorer(scorer: "Scorer") -> "Callable[[str, list[str]], np.ndarray]":
+def _rounds_of(step: Step, directory: Path) -> "Scorer | RemoteScorer":
+    """What scores the rounds of a labeler directory: a server where the settings name one, else the model loaded here.
+
+    Gates that compare methods always load the model.
+    """
+    scoring = step.settings.scoring
+    if scoring.backend == "local":
+        return step.scorer(directory)
+    from semlabel.remote_scorer import RemoteScorer
+
+    assert scoring.http_url is not None
+    return RemoteScorer.load(directory, scoring.http_url, scoring.http_concurrency)
+
+
+def round_scorer(scorer: "Scorer | RemoteScorer") -> "Callable[[str, list[str]], np.ndarray]":
     """The function that scores one round: an entity's text and candidate texts to float32 margins in their order."""
     tokenised: dict[tuple[str, ...], list[list[int]]] = {}
 

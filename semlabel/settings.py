@@ -237,17 +237,28 @@ class Gates(Section):
 
 
 class Scoring(Section):
-    """How margins are computed. `max_pairs` caps the pairs of one run (0: no cap), `threads` 0 leaves it to torch."""
+    """How margins are computed. `max_pairs` caps the pairs of one run (0: no cap), `threads` 0 leaves it to torch.
+
+    `backend` "http" scores the rounds of the predictions through `http_url`, `http_concurrency` requests at once.
+    """
 
     items_per_round: Positive = 200
     max_round_tokens: Positive = 8192
     method: Literal["auto", "mis", "prefix_cache", "independent"] = "auto"
-    backend: Literal["local"] = "local"
+    backend: Literal["local", "http"] = "local"
+    http_url: WebAddress | None = None
+    http_concurrency: Positive = 1
     entities: Literal["all", "held_out"] = "all"
     batch_rounds: Positive = 8
     max_pairs: Count = 0
     threads: Count = 0
     memory_limit: Annotated[str, Field(pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$")] = "2GB"
+
+    @model_validator(mode="after")
+    def _has_a_server(self) -> Self:
+        if self.backend == "http" and self.http_url is None:
+            raise ValueError('has backend "http" and no http_url; set http_url = "http://HOST:PORT"')
+        return self
 
 
 class WarehouseUpkeep(Section):
