@@ -25,7 +25,7 @@ from semlabel.serving.limits import Limits
 from semlabel.serving.plan import Address, Plan
 from semlabel.serving.pointer import Pointer
 from semlabel.serving.proto import engine_pb2_grpc
-from semlabel.serving.supervisor import _bound
+from semlabel.serving.supervisor import bound
 from tests.tiny import save_tiny
 
 SPEC = PromptSpec("Profile: {entity}\nActivity: {candidate}\nAnswer:", max_query_tokens=64, max_item_tokens=48)
@@ -92,7 +92,7 @@ def running(
     **limits: Any,
 ) -> Iterator[Running]:
     """An engine and a front that answer, until the block ends."""
-    listening, reserved = _bound(Address("127.0.0.1", 0), True), _bound(Address("127.0.0.1", 0), False)
+    listening, reserved = bound(Address("127.0.0.1", 0), True), bound(Address("127.0.0.1", 0), False)
     plan = Plan(
         pointer=pointer,
         socket=folder / "engine",

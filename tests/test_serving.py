@@ -1,6 +1,9 @@
 """The server: labels equal the offline ones, gRPC equals HTTP, labelers change hands between requests, limits hold."""
 
+import gc
+import http.client
 import json
+import ssl
 import subprocess
 import sys
 import threading
@@ -21,6 +24,7 @@ from semlabel.labeler import Labeler, decide
 from semlabel.labeler_files import switch_current
 from semlabel.published import switch, write_manifest
 from semlabel.serving.access import Access
+from semlabel.serving.plan import Tls
 from semlabel.serving.pointer import Pointer
 from semlabel.serving.proto import labeler_pb2, labeler_pb2_grpc
 from tests.serving_fixtures import QUERY, make_labelers, running, until_ready
@@ -72,8 +76,15 @@ def channel(server):
         yield found
 
 
-def test_online_labels_are_the_offline_ones_bit_for_bit(server, offline):
-    for text in (QUERY, "joins metal parts", "keeps records " * 40):
+def test_over_a_thousand_online_labels_are_the_offline_ones_bit_for_bit(server, offline):
+    texts = [
+        QUERY,
+        "joins metal parts",
+        "keeps records " * 40,
+        *(f"works in office {n}" * (n % 3 + 1) for n in range(29)),
+    ]
+    assert len(texts) * len(CATALOG) == 1024
+    for text in texts:
         status, answer, headers = server.post("/v1/label", {"entity_id": "e1", "text": text})
         assert status == 200
         margins = offline.score(text, CATALOG)
@@ -272,6 +283,58 @@ def test_a_token_that_can_be_guessed_is_refused():
         nobody.check(None, persist=True)
 
 
+def test_what_lives_as_long_as_the_process_is_out_of_the_collectors_way(server):
+    assert gc.get_freeze_count() > 10_000
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """An authority, and one certificate of it for both sides."""
+    folder = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    new = ("-newkey", "rsa:2048", "-nodes", "-days", "2")
+    openssl("req", "-x509", *new, "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem")
+    openssl("req", *new[:3], "-subj", "/CN=localhost", "-keyout", "key.pem", "-out", "request.pem")
+    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
+    signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
+    openssl("x509", "-req", "-in", "request.pem", *signing, "-out", "cert.pem")
+    return folder
+
+
+def test_with_client_certificates_nobody_else_gets_in(labelers, certificates, tmp_path):
+    ca, cert, key = (certificates / name for name in ("ca.pem", "cert.pem", "key.pem"))
+    tls = Tls(certificate=cert, key=key, clients=ca)
+    with running(Pointer(labeler=labelers[0]), tmp_path, options={"tls": tls}) as server:
+        known = ssl.create_default_context(cafile=str(ca))
+        known.load_cert_chain(cert, key)
+        _wait(lambda: _status(server, known) == 200)
+        with pytest.raises((ssl.SSLError, OSError)):
+            _status(server, ssl.create_default_context(cafile=str(ca)))
+        request = labeler_pb2.ScoreRequest(query_text="a", item_texts=labeler_pb2.Texts(texts=["b"]))
+        mine = grpc.ssl_channel_credentials(ca.read_bytes(), key.read_bytes(), cert.read_bytes())
+        for credentials, answered in ((mine, True), (grpc.ssl_channel_credentials(ca.read_bytes()), False)):
+            with grpc.secure_channel(f"localhost:{server.grpc}", credentials) as channel:
+                stub = labeler_pb2_grpc.LabelerStub(channel)
+                if answered:
+                    assert stub.Score(request, timeout=20).scores
+                else:
+                    with pytest.raises(grpc.RpcError) as refused:
+                        stub.Score(request, timeout=20)
+                    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def _status(server, context):
+    connection = http.client.HTTPSConnection("127.0.0.1", server.http, timeout=20, context=context)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
 class SlowLabeler:
     """A labeler whose scorer waits at every round until it is let go."""
 
@@ -325,8 +388,6 @@ def test_a_full_queue_says_when_to_come_back_and_keeps_what_it_took(slow):
 
 
 def test_a_client_that_leaves_takes_its_unscored_rounds_with_it(slow):
-    import http.client
-
     server, held = slow
     connection = http.client.HTTPConnection("127.0.0.1", server.http)
     connection.request("POST", "/v1/score", json.dumps({"query": "a", "items": ["b"] * 50}).encode())

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 
-from semlabel.errors import SemlabelError
+from semlabel.errors import PromptError
 from semlabel.serving.batching import Queue, Request
 from semlabel.serving.faults import Fault, Kind
 from semlabel.serving.plan import Plan
@@ -60,12 +60,16 @@ class Engine(engine_pb2_grpc.EngineServicer):
     async def Score(self, message: engine_pb2.Work, context: Any) -> engine_pb2.Readings:
         """Margins or probabilities of one request."""
         try:
-            values = await self.queue.submit(self._request(unpacked(message), context.time_remaining()))
+            work = unpacked(message)
+        except ValueError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        try:
+            values = await self.queue.submit(self._request(work, context.time_remaining()))
         except Fault as fault:
             if fault.retry_after is not None:
                 context.set_trailing_metadata((("retry-after", f"{fault.retry_after:.1f}"),))
             await context.abort(grpc.StatusCode[fault.kind.code], fault.message)
-        except (SemlabelError, ValueError) as error:
+        except PromptError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return engine_pb2.Readings(values=b"".join(values))
 

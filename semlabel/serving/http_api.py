@@ -8,7 +8,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
@@ -214,7 +214,7 @@ async def _document(request: Request, most_bytes: int, seconds: float) -> Any:
     size = 0
     try:
         async with asyncio.timeout(seconds):
-            async for part in _stream(request):
+            async for part in request.stream():
                 size += len(part)
                 if size > most_bytes:
                     raise score_request.too_large(most_bytes)
@@ -222,11 +222,6 @@ async def _document(request: Request, most_bytes: int, seconds: float) -> Any:
     except TimeoutError:
         raise Fault(Kind.TIMED_OUT, f"body: not complete after {seconds:g} seconds", "body") from None
     return await asyncio.to_thread(_parsed, b"".join(parts))
-
-
-async def _stream(request: Request) -> AsyncIterator[bytes]:
-    async for part in request.stream():
-        yield part
 
 
 def _parsed(body: bytes) -> Any:

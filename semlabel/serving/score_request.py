@@ -38,6 +38,7 @@ FIELDS: dict[str, dict[str, Any]] = {
 }
 SCHEMA = {"type": "object", "properties": FIELDS, "required": ["items"], "title": "ScoreRequest"}
 _LONGEST_MODEL_NAME = 256
+_LONGEST_FIELD_NAME = 64
 
 Part = str | list[int]
 
@@ -85,9 +86,10 @@ def refuse_unknown(document: Mapping[str, Any], known: Mapping[str, Any]) -> Non
     """Raise Fault for a field that has a value and no meaning here: a misspelled one would be ignored in silence."""
     for name, value in document.items():
         if name not in known and value not in (None, False):
+            name = repaired(name[:_LONGEST_FIELD_NAME])
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
-            raise invalid(repaired(name)[:64], f"is no field of this request; {hint}")
+            raise invalid(name, f"is no field of this request; {hint}")
 
 
 def flag(document: Mapping[str, Any], name: str) -> bool:

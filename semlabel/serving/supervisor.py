@@ -22,6 +22,7 @@ from semlabel.serving.plan import Address, Plan
 
 log = logging.getLogger(__name__)
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LOOK_EVERY_SECONDS = 0.1
 _FIRST_PAUSE, _LONGEST_PAUSE, _STEADY_SECONDS = 0.5, 30.0, 60.0
 
@@ -74,8 +75,8 @@ def run(plan: Plan, announce: Callable[[str], None]) -> None:
     previous = {each: signal.signal(each, lambda number, _: stop.append(number)) for each in _SIGNALS}
     try:
         with contextlib.ExitStack() as stack:
-            listening = stack.enter_context(_listening(plan.http))
-            reserved = stack.enter_context(_reserved(plan.grpc)) if plan.grpc is not None else None
+            listening = stack.enter_context(bound(plan.http, listen=True))
+            reserved = stack.enter_context(bound(plan.grpc, listen=False)) if plan.grpc is not None else None
             plan = plan.model_copy(
                 update={
                     "socket": folder / "engine",
@@ -97,9 +98,6 @@ def run(plan: Plan, announce: Callable[[str], None]) -> None:
         for each, handler in previous.items():
             signal.signal(each, handler)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def _children(plan: Plan, listening: socket.socket, metrics: Path) -> tuple[Child, list[Child]]:
@@ -136,30 +134,24 @@ def _end(engine: Child, fronts: list[Child], seconds: float) -> None:
     engine.end(seconds + 5)
 
 
-def _listening(address: Address) -> socket.socket:
-    """A listening socket that fronts inherit."""
-    return _bound(address, listen=True)
+def bound(address: Address, listen: bool) -> socket.socket:
+    """A socket at an address: one that listens and is inherited, or one that keeps the port for processes that bind it.
 
-
-def _reserved(address: Address) -> socket.socket:
-    """A socket that keeps a port for the fronts, each of which binds it for itself (SO_REUSEPORT)."""
-    return _bound(address, listen=False)
-
-
-def _bound(address: Address, listen: bool) -> socket.socket:
+    Raises SettingsError when the address cannot be had.
+    """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made = socket.socket(family, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if not listen:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
-        bound.bind((address.host, address.port))
+        made.bind((address.host, address.port))
         if listen:
-            bound.listen(1024)
+            made.listen(1024)
     except OSError as error:
-        bound.close()
+        made.close()
         raise SettingsError(f"{address.host}:{address.port} cannot be had: {error.strerror}; choose another") from None
-    return bound
+    return made
 
 
 def _addresses(plan: Plan) -> list[str]:
