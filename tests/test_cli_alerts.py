@@ -5,7 +5,6 @@ import json
 import pytest
 
 from semlabel import deliveries
-from semlabel.cli import run_command
 from semlabel.gates import GateResult
 from semlabel.operations import Operations
 from tests.cli_settings import smallest
@@ -20,18 +19,6 @@ def project(tmp_path, monkeypatch):
     monkeypatch.delenv("SEMLABEL_CONFIG", raising=False)
     monkeypatch.setenv("CHAT", f"json://127.0.0.1:{closed_port()}/t0ken")
     return tmp_path
-
-
-@pytest.fixture
-def command(project, capfd):
-    """Run a command in this process; gives exit code, stdout and stderr."""
-
-    def run(*arguments):
-        capfd.readouterr()
-        code = run_command(arguments)
-        return (code, *capfd.readouterr())
-
-    return run
 
 
 @pytest.fixture

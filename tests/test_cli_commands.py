@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pyarrow.parquet as pq
 import pytest
 
-from semlabel.cli import run_command
 from semlabel.cli.churn import churn
 from semlabel.cli.common import command_for
 from semlabel.cli.cost import _stored_pairs
@@ -84,18 +83,6 @@ def project(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SEMLABEL_CONFIG", raising=False)
     return tmp_path
-
-
-@pytest.fixture
-def command(project, capfd):
-    """Run a command in this process; gives exit code, stdout and stderr."""
-
-    def run(*arguments):
-        capfd.readouterr()
-        code = run_command(arguments)
-        return (code, *capfd.readouterr())
-
-    return run
 
 
 @pytest.fixture
