@@ -32,16 +32,31 @@ def is_preview(step: Step, warehouse: "Warehouse") -> bool:
     return step.settings.publish.preview or str(warehouse.scope()["description"]).startswith("limited")
 
 
+def published_version(step: Step, warehouse: "Warehouse") -> Path | None:
+    """The version that readers see now; None before the first one, and for a preview, which replaces nothing."""
+    from semlabel.publish import current_publication
+
+    current = None if is_preview(step, warehouse) else current_publication(step.settings.paths.published)
+    return Path(str(current["path"])) if current is not None else None
+
+
+def publication_basis(step: Step) -> list[Any]:
+    """What a comparison with the publication depends on besides the predictions: its version, and an approval."""
+    from semlabel.publish import current_publication
+
+    published = current_publication(step.settings.paths.published) or {}
+    return [published.get("version"), step.operations.approved(step.predictions_digest())]
+
+
 def against_publication(step: Step, warehouse: "Warehouse") -> Change:
     """Compare the predictions with the current publication."""
-    from semlabel.publish import current_publication
     from semlabel.warehouse_file import literal
 
     ((rows,),) = warehouse.rows("SELECT count(*) FROM predictions")
-    published = None if is_preview(step, warehouse) else current_publication(step.settings.paths.published)
+    published = published_version(step, warehouse)
     if published is None:
         return Change(rows)
-    files = literal(str(Path(str(published["path"])) / "predictions" / "*.parquet"))
+    files = literal(str(published / "predictions" / "*.parquet"))
     before = f"(SELECT entity_id, candidate_id, label FROM read_parquet({files}))"
     ((previous, removed),) = warehouse.rows(
         f"""SELECT count(*), count(*) FILTER (

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assets.changes import is_preview
+from assets.changes import publication_basis, published_version
 from assets.checks import GateCheck, gate_check
 from resources.project import Step
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 _NIGHTS_A_YEAR = 365
 _GATES = 2
 _LIMITS = ("gates.drift_false_alarms",)
-# How far a margin may be from what another shape of the same computation gives, by precision (see the parity gates).
-_ROUNDING = {"fp32": "parity_tolerance_fp32", "bf16": "parity_tolerance_bf16"}
 
 
 def carry_on(step: Step, warehouse: "Warehouse", staged: Path, version: str, before: Path | None) -> None:
@@ -55,14 +53,6 @@ def _first(step: Step, warehouse: "Warehouse", version: str) -> "History":
     return History(_labeler(warehouse), version, candidates, cuts, first, measures)
 
 
-def _published(step: Step, warehouse: "Warehouse") -> Path | None:
-    """The version that readers see now; None before the first one, and for a preview, which replaces nothing."""
-    from semlabel.publish import current_publication
-
-    current = None if is_preview(step, warehouse) else current_publication(step.settings.paths.published)
-    return Path(str(current["path"])) if current is not None else None
-
-
 def _standing(step: Step, warehouse: "Warehouse", before: Path | None) -> "History | None":
     """What the published version carries, where it is of this labeler and the present change was not approved."""
     from semlabel.drift.state import read_history
@@ -79,7 +69,7 @@ def _labels(step: Step) -> "GateResult":
     from semlabel.drift.night import night_against
 
     with step.reader() as warehouse:
-        before = _published(step, warehouse)
+        before = published_version(step, warehouse)
         history = _standing(step, warehouse, before)
         rows = warehouse.predictions_count()
         tonight = night_against(warehouse, before) if before is not None else None
@@ -106,7 +96,7 @@ def _quality(step: Step) -> "GateResult":
     from semlabel.drift.quality import QualityLimits, shifts
 
     with step.reader() as warehouse:
-        before = _published(step, warehouse)
+        before = published_version(step, warehouse)
         history = _standing(step, warehouse, before)
         cuts = history.cuts if history is not None else night.margin_cuts(warehouse)
         measures = night.measures_now(warehouse, cuts, _rounding(step, warehouse)) if cuts else {}
@@ -142,7 +132,7 @@ def _rounding(step: Step, warehouse: "Warehouse") -> float:
     from assets.labelers import needed_labeler
 
     _, manifest = needed_labeler(step)
-    return float(getattr(step.settings.gates, _ROUNDING.get(manifest.precision, "parity_tolerance_bf16")))
+    return step.settings.gates.parity_tolerance(manifest.precision)
 
 
 def _labeler(warehouse: "Warehouse") -> str:
@@ -154,26 +144,18 @@ def _labeler(warehouse: "Warehouse") -> str:
     return str(active["labeler_digest"])
 
 
-def _subject(step: Step) -> str:
-    with step.reader() as warehouse:
-        return warehouse.predictions_digest()
-
-
 def _basis(step: Step) -> Any:
-    """What the comparison depends on besides the predictions: the version before, references, refusals, approval."""
-    from semlabel.publish import current_publication
-
-    published = current_publication(step.settings.paths.published) or {}
+    """What the comparison depends on besides the predictions: the version before, approval, references, refusals."""
     with step.reader() as warehouse:
-        subject, references = warehouse.predictions_digest(), warehouse.content_digest("reference_labels")
+        references = warehouse.content_digest("reference_labels")
         refused = warehouse.rows("SELECT count(*), max(refused_at) FROM refused_rows WHERE source = 'entities'")
-    return [published.get("version"), step.operations.approved(subject), references, str(refused)]
+    return [*publication_basis(step), references, str(refused)]
 
 
 label_rate_drift = gate_check(
     GateCheck(
         "label_rate_drift",
-        subject=_subject,
+        subject=Step.predictions_digest,
         evidence=_labels,
         limits=(*_LIMITS, "gates.drift_points", "gates.drift_labels"),
         also=_basis,
@@ -182,7 +164,7 @@ label_rate_drift = gate_check(
 data_drift = gate_check(
     GateCheck(
         "data_drift",
-        subject=_subject,
+        subject=Step.predictions_digest,
         evidence=_quality,
         limits=(*_LIMITS, "gates.quality_points", "gates.quality_length"),
         also=_basis,

@@ -115,7 +115,7 @@ def _comparison(
     gates = step.settings.gates
     stored = sample["margin"].to_numpy(dtype=np.float64)
     changed = label_flips(stored, other, cut)
-    tolerance = gates.parity_tolerance_fp32 if manifest.precision == "fp32" else gates.parity_tolerance_bf16
+    tolerance = gates.parity_tolerance(manifest.precision)
     return {
         "differences": np.abs(stored - other.astype(np.float64)),
         "flips": changed.flips,

@@ -5,12 +5,12 @@ night loads no model. The last stage of the recipe stands here: whatever path is
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from assets import contracts, metadata
-from assets.changes import against_publication
+from assets.changes import against_publication, publication_basis
 from assets.checks import GateCheck, gate_check
 from assets.evaluation import score
 from assets.labelers import needed_labeler, newest_labeler, promoted_labeler
@@ -99,11 +99,6 @@ def _scope(step: Step, warehouse: "Warehouse") -> tuple[list[str] | None, str]:
     return [row[0] for row in warehouse.rows(f"SELECT entity_id FROM entities WHERE {wanted} ORDER BY 1")], words
 
 
-def _subject(step: Step) -> str:
-    with step.reader() as warehouse:
-        return warehouse.predictions_digest()
-
-
 def _contract(step: Step) -> "GateResult":
     from semlabel import gates
 
@@ -159,14 +154,6 @@ def _volume(step: Step) -> "GateResult":
     )
 
 
-def _volume_basis(step: Step) -> Any:
-    from semlabel.publish import current_publication
-
-    subject = _subject(step)
-    published = current_publication(step.settings.paths.published) or {}
-    return [published.get("version"), step.operations.approved(subject)]
-
-
 def _everywhere(step: Step) -> "GateResult":
     from semlabel import gates
     from semlabel.endpoints import ask_endpoints
@@ -189,17 +176,21 @@ def _nothing_known(step: Step) -> str:
     return step.run_id
 
 
-predictions_contract = gate_check(GateCheck("predictions_contract", subject=_subject, evidence=_contract))
-coverage_is_complete = gate_check(GateCheck("coverage_is_complete", subject=_subject, evidence=_coverage))
+predictions_contract = gate_check(
+    GateCheck("predictions_contract", subject=Step.predictions_digest, evidence=_contract)
+)
+coverage_is_complete = gate_check(
+    GateCheck("coverage_is_complete", subject=Step.predictions_digest, evidence=_coverage)
+)
 volume_change = gate_check(
     GateCheck(
         "volume_change",
-        subject=_subject,
+        subject=Step.predictions_digest,
         evidence=_volume,
         limits=("gates.max_removed_fraction", "gates.max_candidate_flip_fraction"),
-        also=_volume_basis,
+        also=publication_basis,
     )
 )
 one_labeler_everywhere = gate_check(
-    GateCheck("one_labeler_everywhere", subject=_subject, evidence=_everywhere, also=_nothing_known)
+    GateCheck("one_labeler_everywhere", subject=Step.predictions_digest, evidence=_everywhere, also=_nothing_known)
 )

@@ -76,11 +76,6 @@ def _published(step: Step) -> dg.MaterializeResult:
     )
 
 
-def _subject(step: Step) -> str:
-    with step.reader() as warehouse:
-        return warehouse.predictions_digest()
-
-
 def _snapshot(step: Step) -> "GateResult":
     from semlabel import gates
     from semlabel.publish import snapshot_check
@@ -97,7 +92,7 @@ def _version(step: Step) -> Path:
 snapshot_matches_warehouse = gate_check(
     GateCheck(
         "snapshot_matches_warehouse",
-        subject=_subject,
+        subject=Step.predictions_digest,
         evidence=_snapshot,
         also=lambda step: str(_version(step)),
     )

@@ -50,6 +50,11 @@ class Step:
         """The warehouse for reading, under the lease."""
         return self._warehouse.reader(self.run_id)
 
+    def predictions_digest(self) -> str:
+        """The content digest of the predictions: the subject of every gate that judges them."""
+        with self.reader() as warehouse:
+            return warehouse.predictions_digest()
+
     def alone_in(self, what: str) -> "AbstractContextManager[object]":
         """A lease of this run, so that no other run, of whatever Dagster instance, does the same thing meanwhile."""
         wait = self.settings.environment.lease_wait_seconds

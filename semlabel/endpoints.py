@@ -56,7 +56,7 @@ def _probe(url: str, manifest: "Manifest") -> str:
     tolerance = KNOWN_PAIR_TOLERANCE[manifest.precision]
     for pair in manifest.known_pairs:
         body = {"text": pair.query, "candidates": [{"text": pair.candidate}]}
-        answer = _json(f"{url}/v1/label", body, {"X-Labeler-Digest": manifest.digest})
+        answer = _json(f"{url}/v1/label", body, manifest.digest)
         (found,) = answer["labels"]
         if answer.get("labeler_digest") != manifest.digest or not abs(found["margin"] - pair.margin) <= tolerance:
             return f"a known pair has margin {found['margin']:.4f} there and {pair.margin:.4f} in the labeler"
@@ -73,11 +73,19 @@ def _silent(url: str, why: str) -> dict[str, Any]:
     return {"name": url, "digest": None, "reachable": False, "why": why}
 
 
-def _json(url: str, body: dict[str, Any] | None = None, headers: dict[str, str] | None = None) -> dict[str, Any]:
-    sent = {"Content-Type": "application/json"} | (headers or {})
+def request_headers(labeler_digest: str = "") -> dict[str, str]:
+    """The headers of a request: the token of the environment where there is one, and which labeler is to answer."""
+    headers = {"Content-Type": "application/json"}
+    if labeler_digest:
+        headers["X-Labeler-Digest"] = labeler_digest
     if token := os.environ.get(TOKEN_VARIABLE):
-        sent["Authorization"] = f"Bearer {token}"
-    request = urllib.request.Request(url, json.dumps(body).encode() if body is not None else None, sent)
+        headers["Authorization"] = f"Bearer {token}"
+    return headers
+
+
+def _json(url: str, body: dict[str, Any] | None = None, labeler_digest: str = "") -> dict[str, Any]:
+    data = json.dumps(body).encode() if body is not None else None
+    request = urllib.request.Request(url, data, request_headers(labeler_digest))
     with urllib.request.urlopen(request, timeout=_SECONDS, context=ssl.create_default_context()) as answer:
         document = json.loads(answer.read(_MOST_BYTES))
     if not isinstance(document, dict):

@@ -111,10 +111,9 @@ def publish(
     `recheck` is called right before the switch (or the confirmation) and raises GateBlocked when a verdict no longer
     stands. `add_files(folder, version, previous)` writes what else the version is to carry; `previous` is the folder of
     the whole version before it, or None. A preview goes to a folder of its own: a folder that holds complete versions
-    refuses it. Raises GateBlocked
-    while publishing is paused, for an empty table and for a labeler that the warehouse does not use; WarehouseError
-    when the staged version is not exactly the warehouse's content or the disk fails. In every case the current version
-    stays as it was.
+    refuses it. Raises GateBlocked while publishing is paused, for an empty table and for a labeler that the warehouse
+    does not use; WarehouseError when the staged version is not exactly the warehouse's content or the disk fails. In
+    every case the current version stays as it was.
     """
     directory = Path(target_dir)
     with _disk_errors(directory):

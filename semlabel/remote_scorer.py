@@ -7,7 +7,6 @@ float32 means margins up to about 100. Knows HTTP as a client; deliberately does
 
 import json
 import math
-import os
 import time
 import urllib.error
 import urllib.request
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from semlabel.endpoints import TOKEN_VARIABLE
+from semlabel.endpoints import request_headers
 from semlabel.errors import LabelerError
 from semlabel.labeler import KNOWN_PAIR_TOLERANCE
 from semlabel.manifest import Manifest, verify
@@ -82,9 +81,7 @@ class RemoteScorer:
 
     def _answer(self, body: bytes) -> dict[str, Any]:
         """The JSON answer, asked for again with longer and longer pauses while the server cannot answer."""
-        headers = {"Content-Type": "application/json", "X-Labeler-Digest": self.manifest.digest}
-        if token := os.environ.get(TOKEN_VARIABLE):
-            headers["Authorization"] = f"Bearer {token}"
+        headers = request_headers(self.manifest.digest)
         for attempt in range(_ATTEMPTS):
             try:
                 with urllib.request.urlopen(urllib.request.Request(self.url, body, headers), timeout=_SECONDS) as found:

@@ -235,6 +235,10 @@ class Gates(Section):
     min_entities: Positive = 1
     min_candidates: Positive = 1
 
+    def parity_tolerance(self, precision: str) -> float:
+        """How far a margin may be from what another shape of the same computation gives in this precision."""
+        return self.parity_tolerance_fp32 if precision == "fp32" else self.parity_tolerance_bf16
+
 
 class Scoring(Section):
     """How margins are computed. `max_pairs` caps the pairs of one run (0: no cap), `threads` 0 leaves it to torch.

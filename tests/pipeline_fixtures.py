@@ -6,6 +6,7 @@ steps of a model of two layers pass real gates, and every test can break exactly
 
 import csv
 import random
+import shutil
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +16,12 @@ from typing import Any
 import dagster as dg
 
 from semlabel.operations import Operations
+from semlabel.published import current_publication
 from semlabel.settings import Settings, load_settings
 from semlabel.warehouse import Warehouse
 from tests.tiny import save_tiny
 
+ENTITIES, CANDIDATES = 60, 8
 TRUE_CANDIDATES = ("keep the records", "keep a small office", "keep the plan", "keep good results")
 FALSE_CANDIDATES = ("sell goods", "repair metal machines", "teach many people", "weld parts of the office")
 WORDS = (
@@ -121,6 +124,11 @@ class TinyProject:
     def write_references(self, rows: Iterable[Mapping[str, str]]) -> None:
         self._write("references.csv", ("entity_id", "candidate_id", "label"), rows)
 
+    def copied(self, root: Path) -> "TinyProject":
+        """A copy of this project in another folder, with everything that its runs left."""
+        shutil.copytree(self.root, root, symlinks=True)
+        return TinyProject(root)
+
     def _read(self, name: str) -> list[dict[str, str]]:
         with (self.root / name).open(newline="") as file:
             return list(csv.DictReader(file))
@@ -132,7 +140,7 @@ class TinyProject:
             writer.writerows(rows)
 
 
-def make_project(root: Path, entities: int = 60) -> TinyProject:
+def make_project(root: Path, entities: int = ENTITIES) -> TinyProject:
     """A fresh project in `root`; nothing has run yet."""
     root.mkdir(parents=True, exist_ok=True)
     save_tiny(root / "base")
@@ -177,6 +185,16 @@ def run(
 def verdicts(result: dg.ExecuteInProcessResult) -> dict[str, bool]:
     """Which checks of a run passed."""
     return {evaluation.check_name: evaluation.passed for evaluation in result.get_asset_check_evaluations()}
+
+
+def failed(result: dg.ExecuteInProcessResult) -> set[str]:
+    return {name for name, passed in verdicts(result).items() if not passed}
+
+
+def published(project: TinyProject) -> dict[str, Any]:
+    found = current_publication(project.settings.paths.published)
+    assert found is not None
+    return found
 
 
 def _toml(name: str, values: Mapping[str, Any]) -> str:

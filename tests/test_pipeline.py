@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,42 +16,20 @@ from resources.project import ProjectResource
 from resources.scorer import ScorerResource
 from resources.settings import SettingsResource
 from resources.warehouse import WarehouseResource
-from semlabel.drift.state import read_history
 from semlabel.gates.registry import GATES
 from semlabel.html_report import report_path
 from semlabel.published import current_publication, current_version
 from semlabel.warehouse import Warehouse
-from tests.pipeline_fixtures import TinyProject, make_project, run, verdicts
+from tests.pipeline_fixtures import CANDIDATES, ENTITIES, TinyProject, failed, published, run, verdicts
 
 NIGHT = "nightly_labeling"
 PUBLISH = ["published_predictions"]
-ENTITIES, CANDIDATES = 60, 8
-
-
-@pytest.fixture(scope="session")
-def first_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[TinyProject, dg.ExecuteInProcessResult]:
-    """A project after its first run: everything was trained, promoted and published."""
-    project = make_project(tmp_path_factory.mktemp("pipeline") / "labeled", ENTITIES)
-    return project, run(project, dg.DagsterInstance.ephemeral())
 
 
 @pytest.fixture
 def project(first_run, tmp_path: Path) -> TinyProject:
     """A copy of that project, to be broken."""
-    shutil.copytree(first_run[0].root, tmp_path / "labeled", symlinks=True)
-    return TinyProject(tmp_path / "labeled")
-
-
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as fresh:
-        yield fresh
-
-
-def published(project: TinyProject) -> dict[str, Any]:
-    found = current_publication(project.settings.paths.published)
-    assert found is not None
-    return found
+    return first_run[0].copied(tmp_path / "labeled")
 
 
 def figures(project: TinyProject, result: dg.ExecuteInProcessResult) -> tuple[int, int, int]:
@@ -59,10 +37,6 @@ def figures(project: TinyProject, result: dg.ExecuteInProcessResult) -> tuple[in
     row = project.operations.run(result.run_id)
     assert row is not None
     return row["pairs_scored"], row["pairs_reused"], row["model_loads"]
-
-
-def failed(result: dg.ExecuteInProcessResult) -> set[str]:
-    return {name for name, passed in verdicts(result).items() if not passed}
 
 
 def made(result: dg.ExecuteInProcessResult) -> set[str]:
@@ -430,43 +404,6 @@ def test_an_approved_change_is_published_once(project, instance):
     assert published(project)["rows"] == 40 * CANDIDATES
     project.write_entities(project.entities()[:20])
     assert failed(run(project, instance, NIGHT)) == {"volume_change"}
-
-
-def test_a_drifting_label_rate_warns_and_does_not_block(project, instance):
-    project.change(gates={"max_candidate_flip_fraction": 1.0})
-    project.write_catalog(
-        row | {"text": "keep good machines"} if row["candidate_id"] == "c4" else row for row in project.catalog()
-    )
-    night = run(project, instance, NIGHT)
-    assert night.success
-    assert "label_rate_drift" in failed(night) <= {"label_rate_drift", "data_drift"}
-    (row,) = [row for row in project.operations.gates_of_run(night.run_id) if row["gate"] == "label_rate_drift"]
-    assert row["evidence"]["findings"][0]["name"] in ("c4", "all candidates")
-    assert set(row["evidence"]["flips_by_reason"]) == {"candidate_text"}
-    assert published(project)["rows"] == ENTITIES * CANDIDATES
-    assert "label_rate_drift" in {row["gate"] for row in project.operations.undelivered_alerts("somebody")}
-
-
-def test_nights_add_up_in_the_versions_and_begin_anew_with_what_was_approved(project, instance):
-    def carried():
-        return read_history(Path(published(project)["path"]))
-
-    first = carried()
-    assert (first.count, first.since, len(first.candidates)) == (0, None, CANDIDATES)
-    for night in (1, 2):
-        rows = project.entities()
-        rows[night]["text"] += " and the records of the office"
-        project.write_entities(rows)
-        assert run(project, instance, NIGHT).success
-        assert (carried().count, len(carried().nights), carried().first_version) == (night, night, first.first_version)
-    rows = project.entities()
-    rows[3]["text"] += " and the records of the office"
-    project.write_entities(rows)
-    assert run(project, instance, select=["entities", "catalog", "reference_labels", "predictions"]).success
-    with project.warehouse() as warehouse:
-        project.operations.approve(warehouse.predictions_digest(), "nina")
-    assert run(project, instance, NIGHT).success
-    assert carried().count == 0
 
 
 def test_a_snapshot_that_is_not_the_warehouse_is_told(project, instance, monkeypatch):

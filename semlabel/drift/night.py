@@ -144,19 +144,12 @@ def measures_now(warehouse: "Warehouse", cuts: Sequence[float], rounding: float)
         for number, (low, high) in enumerate(pairwise(edges))
     }
     parts["within rounding of tau"] = f"abs(CAST(margin AS DOUBLE) - threshold) <= {float(rounding)!r}"
-    counts = ", ".join(f"count(*) FILTER (WHERE {condition}) AS m{n}" for n, condition in enumerate(parts.values()))
-    columns = ", ".join(_SUMS.format(a=f"m{n}", m="pairs") for n in range(len(parts)))
-    (row,) = warehouse.rows(
-        f"SELECT {columns} FROM (SELECT entity_id, count(*) AS pairs, {counts} FROM predictions GROUP BY entity_id)"
-    )
-    found |= {name: Sums.of_row(row[6 * n : 6 * n + 6]) for n, name in enumerate(parts)}
+    hits = {name: f"count(*) FILTER (WHERE {condition})" for name, condition in parts.items()}
+    found |= _sums_of_all(warehouse, hits, "count(*)", "predictions GROUP BY entity_id")
     found["truncated"] = _sums(warehouse, "SELECT CAST(truncated AS INTEGER) AS hits, 1 AS total FROM scoped_entities")
     found[LENGTH] = _sums(warehouse, "SELECT ln(greatest(length(text), 1)) AS hits, 1 AS total FROM scoped_entities")
-    for script, letters in SCRIPTS.items():
-        found[f"letters in {script}"] = _sums(
-            warehouse,
-            f"SELECT {_letters(letters)} AS hits, {_letters(_ANY_LETTER)} AS total FROM scoped_entities",
-        )
+    hits = {f"letters in {script}": _letters(letters) for script, letters in SCRIPTS.items()}
+    found |= _sums_of_all(warehouse, hits, _letters(_ANY_LETTER), "scoped_entities")
     found["refused"] = _refused(warehouse)
     return found
 
@@ -226,6 +219,14 @@ def _sums(warehouse: "Warehouse", per_entity: str) -> Sums:
     """The sums of a query with one row (hits, total) per entity."""
     (row,) = warehouse.rows(f"SELECT {_SUMS.format(a='hits', m='total')} FROM ({per_entity})")
     return Sums.of_row(row)
+
+
+def _sums_of_all(warehouse: "Warehouse", hits: Mapping[str, str], total: str, source: str) -> dict[str, Sums]:
+    """The sums of several measures that share their total, in one pass over `source` (one row per entity)."""
+    counts = ", ".join(f"{expression} AS m{n}" for n, expression in enumerate(hits.values()))
+    columns = ", ".join(_SUMS.format(a=f"m{n}", m="total") for n in range(len(hits)))
+    (row,) = warehouse.rows(f"SELECT {columns} FROM (SELECT {total} AS total, {counts} FROM {source})")
+    return {name: Sums.of_row(row[6 * n : 6 * n + 6]) for n, name in enumerate(hits)}
 
 
 def _between(low: float | None, high: float | None) -> str:
