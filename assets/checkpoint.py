@@ -191,7 +191,12 @@ held_out_quality = gate_check(
         also=lambda step: [step.digest("entities"), step.digest("reference_labels")] if step.trains else None,
     )
 )
-_PARITY_LIMITS = ("gates.parity_tolerance_fp32", "gates.parity_tolerance_bf16", "gates.max_label_flips")
+_PARITY_LIMITS = (
+    "gates.parity_tolerance_fp32",
+    "gates.parity_tolerance_bf16",
+    "gates.max_label_flips_fp32",
+    "gates.max_label_flips_bf16",
+)
 mis_matches_single_item = gate_check(
     GateCheck(
         "mis_matches_single_item",

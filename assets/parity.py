@@ -122,5 +122,5 @@ def _comparison(
         "yes_either": changed.yes_either,
         "tolerance": tolerance,
         "pairs": len(sample),
-        "max_label_flips": gates.max_label_flips,
+        "max_label_flips": gates.max_label_flips(manifest.precision),
     }

@@ -1,24 +1,24 @@
 """The attention of packed sequences, registered with transformers under two names.
 
-`semlabel_mis` splits the work (query over itself, items over the query, each item over itself) and merges by
-log-sum-exp: no N x N mask, but no gradient either, so it refuses to run while gradients are recorded.
-`semlabel_masked` applies the layout's explicit mask through SDPA: slower, differentiable, the path of training and
-the oracle of the split path. Both read the layout from the keyword argument `mis_layout` of the model's forward.
+`semlabel_mis` splits the work: the query over itself, then the items, all of one length together, over the query and
+over themselves. No N x N mask, no kernel that a device might lack, a true gradient: the path of scoring and training.
+`semlabel_masked` applies the layout's explicit mask through SDPA: the definition that the split path is held to.
+Both read the layout from the keyword argument `mis_layout` of the model's forward.
 
 Deliberately does not know models or text, and implements no variant of attention in silence: an argument that is
 not implemented here raises.
 """
 
-import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from semlabel.errors import ModelRefused
-from semlabel.packing import Layout
+from semlabel.packing import Block, Layout
 
 SPLIT = "semlabel_mis"
 MASKED = "semlabel_masked"
@@ -26,7 +26,8 @@ MASKED = "semlabel_masked"
 # Arguments that models hand down which change nothing here: positions are applied before attention is called, and a
 # cache that holds anything shows in the shape of the keys.
 _NO_EFFECT = frozenset({"position_ids", "use_cache", "num_items_in_batch"})
-_KERNEL_ROWS = 32  # the CPU kernel takes 32, 64 or 256 query rows at a time
+_QUERY_ROWS = 128
+_SCORES_AT_ONCE = 2**20  # few enough that the scores of a product stay in the cache until they are read
 _NAMED = {
     "softcap": "attention softcap",
     "s_aux": "attention sinks",
@@ -85,66 +86,75 @@ def _masked(
     return torch.cat(parts, dim=2).transpose(1, 2)
 
 
-def _flash(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None, causal: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output (batch, tokens, heads, width) and float32 log-sum-exp (batch, tokens, heads, 1) of never-empty input.
-
-    The kernel takes any strides and shares a key head among its group of query heads, so nothing is copied for it.
-    """
-    output, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, 0.0, causal, scale=scaling
-    )
-    return output.transpose(1, 2), log_sum.transpose(1, 2).unsqueeze(-1)
-
-
 def _split(
     layout: Layout, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
 ) -> torch.Tensor:
-    _, heads, total, width = query.shape
-    prefix = layout.query_length
-    output = query.new_empty(1, total, heads, width)
-    own_sum = torch.empty(1, total - prefix, heads, 1, dtype=torch.float32)
-    # The kernel divides by the number of its blocks: an empty tensor would take the whole process down.
-    if prefix:
-        head = slice(0, prefix)
-        output[:, head] = _flash(query[:, :, head], key[:, :, head], value[:, :, head], scaling, True)[0]
+    prefix, heads, shared = layout.query_length, query.shape[1], key.shape[1]
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    query, key, value = _in_one_precision(query * scale, key, value)
+    pieces = [*_query_pieces(prefix), *_item_pieces(layout, heads)]
+    rows = [piece.count * piece.length for piece in pieces]
+    # (shared, tokens, groups, width): the heads that share a key head stand as rows of one product.
+    queries = query[0].transpose(0, 1).unflatten(1, (shared, heads // shared)).transpose(0, 1).split(rows, dim=1)
+    keys, values = (states[0].split([prefix, layout.total - prefix], dim=1) for states in (key, value))
+    own_keys, own_values = (states[0].split(rows, dim=1) for states in (key, value))
+    parts = []
+    for piece, own_query, own_key, own_value in zip(pieces, queries, own_keys, own_values, strict=True):
+        before = min(piece.start, prefix)
+        parts.append(_piece(piece, own_query, own_key, own_value, keys[0][:, :before], values[0][:, :before]))
+    return torch.cat(parts, dim=1).transpose(0, 1).flatten(1, 2)[None]
+
+
+def _in_one_precision(*states: torch.Tensor) -> list[torch.Tensor]:
+    """Under autocast products are computed in its precision: cast the states once, not slice by slice."""
+    kind = states[0].device.type
+    if torch.is_autocast_enabled(kind):
+        return [part.to(torch.get_autocast_dtype(kind)) for part in states]
+    return list(states)
+
+
+def _query_pieces(prefix: int) -> Iterator[Block]:
+    """The query as pieces that each see what stands before them and themselves, as an item does."""
+    for start in range(0, prefix, _QUERY_ROWS):
+        yield Block(start, 1, min(_QUERY_ROWS, prefix - start))
+
+
+def _item_pieces(layout: Layout, heads: int) -> Iterator[Block]:
+    """The items, as many of one length at a time as keep their scores small."""
     for block in layout.blocks:
-        rows = slice(block.start, block.start + block.count * block.length)
-        own_query, own_key, own_value = (
-            states[0, :, rows].unflatten(1, (block.count, block.length)).transpose(0, 1)
-            for states in (query, key, value)
-        )
-        own, log_sum = _flash(own_query, own_key, own_value, scaling, True)
-        output[0, rows] = own.flatten(0, 1)
-        own_sum[0, rows.start - prefix : rows.stop - prefix] = log_sum.flatten(0, 1)
-    if prefix and layout.blocks:
-        over_query, over_query_sum = _items_over_query(layout, query, key, value, scaling)
-        # Two softmaxes over parts of the keys weigh as the sums of their exponentials. Softmax works row by row;
-        # a sigmoid of the difference rounds otherwise at the end of its buffer.
-        share = torch.stack([over_query_sum, own_sum], dim=-1).softmax(dim=-1)[..., 1]
-        items = output[:, prefix:]
-        items.copy_(over_query.float().lerp_(items.float(), share))
-    return output
+        each = heads * block.length * (layout.query_length + block.length)
+        yield from block.cut(max(1, _SCORES_AT_ONCE // each))
 
 
-def _items_over_query(
-    layout: Layout, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Every item token over the whole query, as `_flash`; bit for bit the same wherever an item stands.
+def _piece(
+    piece: Block,
+    query: torch.Tensor,
+    own_key: torch.Tensor,
+    own_value: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+) -> torch.Tensor:
+    """One piece over what all of it sees (`key`, `value`) and causally over itself, in one softmax.
 
-    The kernel hands a last block of few rows, or a single key, to other routines, which round otherwise. So the
-    last block is filled up (with rows of the query, then dropped), and a lone key stands beside its double.
+    `query` (shared, rows, groups, width), the others (shared, rows, width); returns the shape of `query`. Scores are
+    rounded to the states' precision, as the states themselves are; the softmax sums in float32.
     """
-    prefix = layout.query_length
-    fill = -(layout.total - prefix) % _KERNEL_ROWS
-    rows = query[:, :, prefix - fill :] if fill <= prefix else pad(query[:, :, prefix:], (0, 0, fill, 0))
-    key, value = key[:, :, :prefix], value[:, :, :prefix]
-    if prefix == 1:
-        key, value = key.expand(-1, -1, 2, -1), value.expand(-1, -1, 2, -1)
-    output, log_sum = _flash(rows, key, value, scaling, False)
-    output, log_sum = output[:, fill:], log_sum[:, fill:]
-    return output, log_sum - math.log(2) if prefix == 1 else log_sum
+    shared, _, groups, width = query.shape
+    count, length, before = piece.count, piece.length, key.shape[1]
+    folded = query.reshape(shared, -1, width)
+    own_key, own_value = (states.reshape(shared * count, length, width) for states in (own_key, own_value))
+    scores = torch.bmm(folded.reshape(shared * count, length * groups, width), own_key.transpose(1, 2))
+    later = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1)
+    scores = scores.view(-1, length, groups, length).masked_fill(later[:, None], float("-inf"))
+    scores = scores.view(shared, -1, length)
+    # Kernels divide by the number of their blocks: an empty tensor would take the whole process down.
+    if before:
+        scores = torch.cat([torch.bmm(folded, key.transpose(1, 2)), scores], dim=-1)
+    over, own = scores.softmax(-1).split([before, length], dim=-1)
+    output = torch.bmm(own.reshape(shared * count, length * groups, length), own_value).view(shared, -1, width)
+    if before:
+        output = torch.bmm(over, value) + output
+    return output.view(query.shape)
 
 
 def _biting(layout: Layout, window: int | None) -> int | None:
@@ -185,17 +195,14 @@ def split_attention(
     sliding_window: int | None = None,
     **other: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Packed attention without a mask, for inference; shapes and errors as `masked_attention`.
+    """Packed attention without a mask, differentiable; shapes and errors as `masked_attention`.
 
-    Raises RuntimeError while gradients are recorded: the kernel's log-sum-exp carries none, so the loss would be
-    right and its gradient silently wrong. Layers whose window is shorter than a prompt of the pack, and devices or
-    head widths without the kernel, take the explicit mask.
+    Layers whose window is shorter than a prompt of the pack, or whose values are not as wide as their keys, take the
+    explicit mask.
     """
-    if torch.is_grad_enabled():
-        raise RuntimeError(f"{SPLIT} has no gradient: use torch.inference_mode(), or {MASKED} for training")
     layout = _layout_for(query, key, attention_mask, dropout, other)
     window = _biting(layout, sliding_window)
-    if window is not None or query.device.type != "cpu" or query.shape[-1] != value.shape[-1]:
+    if window is not None or query.shape[-1] != value.shape[-1]:
         return _masked(layout, query, key, value, scaling, window).contiguous(), None
     return _split(layout, query, key, value, scaling), None
 

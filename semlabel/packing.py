@@ -7,7 +7,7 @@ contiguous block; everything that is asked of a `Layout` answers in the caller's
 Deliberately does not know models, text or labels: token ids in, tensors out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -23,6 +23,11 @@ class Block:
     start: int
     count: int
     length: int
+
+    def cut(self, count: int) -> Iterator["Block"]:
+        """The block as blocks of at most `count` items, in order."""
+        for first in range(0, self.count, count):
+            yield Block(self.start + first * self.length, min(count, self.count - first), self.length)
 
 
 @dataclass(eq=False)

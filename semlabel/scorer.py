@@ -8,6 +8,7 @@ deliberately does not know entities, thresholds or labels.
 import copy
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -19,6 +20,8 @@ from transformers import PreTrainedModel
 
 from semlabel.attention import SPLIT
 from semlabel.errors import LabelerError, ModelRefused, PromptError
+from semlabel.heap import keep_freed_memory
+from semlabel.linear_layers import serve_linear_layers
 from semlabel.models import (
     DTYPES,
     attention_layers,
@@ -49,9 +52,10 @@ _Read = TypeVar("_Read")
 class Scorer:
     """Margins of items under one model, one prompt and one method.
 
-    `method` is `mis`, `prefix_cache` or `independent` (`auto` is `mis`). `precision` is what the model was loaded
-    in: fp32 or bf16. `forwards` counts forward passes. Raises ModelRefused when the method cannot score this model
-    exactly; `self_check` proves what a config does not tell. One scorer serves one thread at a time.
+    `method` is `mis`, `prefix_cache` or `independent` (`auto` is `mis`). `precision` is fp32 or bf16: what matrix
+    products are computed in; margins are float32, and so are the states between layers of an fp32 model. `forwards`
+    counts forward passes. Raises ModelRefused when the method cannot score this model exactly; `self_check` proves
+    what a config does not tell. One scorer serves one thread at a time.
     """
 
     def __init__(
@@ -69,7 +73,7 @@ class Scorer:
             raise ModelRefused(f"[scoring] method = {method!r} is not known; use auto, {', '.join(METHODS)}")
         if problem := module_refusal(model, method):
             raise ModelRefused(problem)
-        if model.dtype != DTYPES[precision]:
+        if model.dtype not in (torch.float32, DTYPES[precision]):
             raise LabelerError(f"the model was loaded in {model.dtype}, the scorer is asked for {precision}")
         self.model, self.tokenizer, self.prompt = model.eval(), tokenizer, prompt
         self.method, self.precision = method, precision
@@ -108,7 +112,9 @@ class Scorer:
         precision = resolve_precision(precision, device)
         tokenizer = load_tokenizer(path)
         prompt = Prompt(prompt_spec, tokenizer)
-        model = load_model(path, precision, device, SPLIT if method in ("auto", "mis") else "stock")
+        keep_freed_memory()
+        model = load_model(path, "fp32", device, SPLIT if method in ("auto", "mis") else "stock")
+        serve_linear_layers(model.base_model, DTYPES[precision])
         scorer = cls(model, tokenizer, prompt, method, items_per_round, precision, max_round_tokens)
         if self_check:
             scorer.self_check()
@@ -192,7 +198,8 @@ class Scorer:
     def plain_margin(self, prompt_ids: Sequence[int]) -> float:
         """The margin of one whole prompt by the untouched model, its own head included: what all methods must give."""
         arguments: dict[str, Any] = {"logits_to_keep": 1} if self._takes("logits_to_keep", self.model) else {}
-        with torch.inference_mode(), using_attention(self.model, stock_attention(self.model.config)):
+        stock = stock_attention(self.model.config)
+        with torch.inference_mode(), using_attention(self.model, stock), self._products():
             self._restore_frequencies()
             logits = self.model(input_ids=self._tensor([list(prompt_ids)]), use_cache=False, **arguments).logits
         last = logits[0, -1].float()
@@ -277,9 +284,16 @@ class Scorer:
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor, **arguments: Any) -> Any:
         device = self.model.device
         self.forwards += 1
-        return self.model.base_model(
-            input_ids=ids.to(device), position_ids=positions.to(device), **({"use_cache": False} | arguments)
-        )
+        with self._products():
+            return self.model.base_model(
+                input_ids=ids.to(device), position_ids=positions.to(device), **({"use_cache": False} | arguments)
+            )
+
+    def _products(self) -> AbstractContextManager[Any]:
+        """Matrix products in the precision that is served, everything between them in that of the weights."""
+        if self.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self.model.device.type, DTYPES[self.precision])
 
     def _restore_frequencies(self) -> None:
         """Dynamic-NTK RoPE keeps the frequencies of the longest prompt it has met; one short forward resets them."""

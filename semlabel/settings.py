@@ -222,8 +222,9 @@ class Gates(Section):
     parity_pairs: Positive = 200
     order_pairs: Positive = 1000
     parity_tolerance_fp32: NotNegative = 1e-3
-    parity_tolerance_bf16: NotNegative = 0.5
-    max_label_flips: Share = 0.01
+    parity_tolerance_bf16: NotNegative = 0.25
+    max_label_flips_fp32: Share = 0.01
+    max_label_flips_bf16: Share = 0.05
     max_truncated_fraction: Share = 0.2
     max_removed_fraction: Share = 0.05
     max_candidate_flip_fraction: Share = 0.5
@@ -238,6 +239,10 @@ class Gates(Section):
     def parity_tolerance(self, precision: str) -> float:
         """How far a margin may be from what another shape of the same computation gives in this precision."""
         return self.parity_tolerance_fp32 if precision == "fp32" else self.parity_tolerance_bf16
+
+    def max_label_flips(self, precision: str) -> float:
+        """Labels that such moves may change, as a share of what is YES either way: all of them stand at the threshold."""
+        return self.max_label_flips_fp32 if precision == "fp32" else self.max_label_flips_bf16
 
 
 class Scoring(Section):

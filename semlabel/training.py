@@ -18,9 +18,10 @@ import torch
 from transformers import PreTrainedModel, TrainerCallback, TrainingArguments, set_seed
 from transformers.utils import logging
 
-from semlabel.attention import MASKED
+from semlabel.attention import SPLIT
 from semlabel.digests import digest_of
 from semlabel.errors import LabelerError, ModelRefused, SourceError
+from semlabel.heap import keep_freed_memory
 from semlabel.label_trainer import LabelTrainer, collate
 from semlabel.manifest import base_identity
 from semlabel.models import enable_training_safety, load_model, resolve_device, resolve_precision
@@ -46,7 +47,7 @@ __all__ = [
     "training_spec",
 ]
 
-TRAINING_CODE_VERSION = 1
+TRAINING_CODE_VERSION = 2
 _MAX_GRADIENT_NORM = 1.0
 # What the rounds do not already say about how weights move.
 _STEERING = {
@@ -118,6 +119,7 @@ def _train(
     precision: str,
 ) -> TrainingResult:
     resumable = state.begin()
+    keep_freed_memory()
     set_seed(settings.seed)  # LoRA's matrices are drawn here, before the Trainer seeds anything
     model = trainable_model(base_path, settings, device)
     trainer = LabelTrainer(
@@ -179,7 +181,7 @@ def trainable_model(base_path: str | Path, settings: "Training", device: str) ->
     Raises ModelRefused when anything in it is random while training: one dropout mask over a packed round is not the
     masks its single prompts would get.
     """
-    model: PreTrainedModel | PeftModel = load_model(base_path, "fp32", device, MASKED)
+    model: PreTrainedModel | PeftModel = load_model(base_path, "fp32", device, SPLIT)
     _refuse_dropout(base_path, model)
     if settings.method == "lora":
         from peft import LoraConfig, get_peft_model

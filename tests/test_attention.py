@@ -60,10 +60,23 @@ def test_a_sliding_window_is_applied_on_logical_positions(window):
         assert (run(function, layout, parts, sliding_window=window) - expected).abs().max() < 2e-6
 
 
-def test_bf16_merges_in_float32():
+def test_bf16_stays_within_its_rounding():
     layout = Layout(65, (17, 1, 33, 17))
     parts = states(layout, dtype=torch.bfloat16)
-    assert (run(split_attention, layout, parts) - by_definition(layout, *parts)).abs().max() < 0.01
+    difference = (run(split_attention, layout, parts) - by_definition(layout, *parts)).abs()
+    # Outputs of up to 4 are rounded by up to 0.008 themselves; scores and shares are rounded once on the way.
+    assert difference.max() < 0.03 and difference.mean() < 0.003
+
+
+def test_scores_are_never_larger_than_the_cache_however_many_items():
+    layout = Layout(64, (8,) * 4000)
+    largest = []
+    whole = torch.Tensor.softmax
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(torch.Tensor, "softmax", lambda self, *a: largest.append(self.numel()) or whole(self, *a))
+        output = run(split_attention, layout, states(layout))
+    assert max(largest) <= 2**20 < 4 * 8 * 4000 * (64 + 8)
+    assert output.shape == (1, layout.total, 4, 8)
 
 
 def test_heads_of_unlike_widths_take_the_mask():
@@ -107,12 +120,6 @@ def test_no_forward_runs_plain_attention_under_the_packed_name(function):
         function(None, *parts, torch.zeros(1, 1, 5, 5), mis_layout=layout)
 
 
-def test_the_split_path_refuses_to_run_while_gradients_are_recorded():
-    layout = Layout(3, (2,))
-    with pytest.raises(RuntimeError, match="has no gradient"):
-        split_attention(None, *states(layout), None, mis_layout=layout)
-
-
 def test_only_reset_positions_with_the_mask_leak_nothing():
     model = tiny_model()
     query, items = [5, 9, 11, 30], [[40, 41, 42], [50, 51, 52], [60, 61, 62]]
@@ -137,8 +144,9 @@ def test_only_reset_positions_with_the_mask_leak_nothing():
     assert exact == {(True, True): True, (True, False): False, (False, True): False, (False, False): False}
 
 
+@pytest.mark.parametrize("attention", [SPLIT, MASKED])
 @pytest.mark.parametrize("kind", ["llama", "gemma3_text", "phi"])
-def test_the_masked_path_has_the_gradient_of_the_single_prompts(kind):
+def test_both_paths_have_the_gradient_of_the_single_prompts(kind, attention):
     model = tiny_model(kind, **({"sliding_window": 4} if kind == "gemma3_text" else {}))
     query, items = [5, 9, 11, 30, 7], [[40, 41, 42], [50], [60, 61, 62, 63]]
     model(input_ids=torch.tensor([query])).logits.sum()  # warm up lazily built buffers
@@ -149,7 +157,7 @@ def test_the_masked_path_has_the_gradient_of_the_single_prompts(kind):
     }
     model.zero_grad()
     packed = pack(query, items)
-    with using_attention(model, MASKED):
+    with using_attention(model, attention):
         hidden = model.base_model(
             input_ids=packed.input_ids, position_ids=packed.layout.positions, mis_layout=packed.layout
         ).last_hidden_state
@@ -157,10 +165,3 @@ def test_the_masked_path_has_the_gradient_of_the_single_prompts(kind):
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
             assert (parameter.grad - single[name]).norm() <= 1e-5 * single[name].norm(), name
-
-
-def test_the_split_path_refuses_a_training_forward_through_a_model():
-    model = tiny_model()
-    packed = pack([5, 9], [[40, 41]])
-    with using_attention(model, SPLIT), pytest.raises(RuntimeError, match=MASKED):
-        model.base_model(input_ids=packed.input_ids, position_ids=packed.layout.positions, mis_layout=packed.layout)

@@ -291,7 +291,7 @@ def break_margins(project: TinyProject) -> None:
         lambda warehouse: warehouse.rows("UPDATE scores SET margins = list_transform(margins, lambda m: m + 1)"),
     )
     # Another limit, so that the stored verdicts are not shown again.
-    project.change(gates={"max_label_flips": 0.02})
+    project.change(gates={"max_label_flips_fp32": 0.02, "max_label_flips_bf16": 0.06})
 
 
 def break_predictions(project: TinyProject) -> None:

@@ -349,8 +349,8 @@ def test_a_directory_becomes_a_checked_scorer(tmp_path):
 def test_an_unknown_method_and_a_wrong_precision_are_said():
     with pytest.raises(ModelRefused, match="method = 'fast' is not known"):
         scorer_for(tiny_model(), "fast")
-    with pytest.raises(LabelerError, match="asked for bf16"):
-        scorer_for(tiny_model(), precision="bf16")
+    with pytest.raises(LabelerError, match="asked for fp32"):
+        scorer_for(tiny_model().bfloat16(), precision="fp32")
 
 
 def test_swapping_the_answers_turns_every_margin_round():

@@ -13,7 +13,6 @@ from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy, softplus
 
 from semlabel import training
-from semlabel.attention import SPLIT
 from semlabel.errors import LabelerError, ModelRefused, PromptError, SourceError
 from semlabel.label_trainer import LabelTrainer, collate
 from semlabel.models import load_model, using_attention
@@ -120,7 +119,7 @@ def test_gradients_of_packed_uneven_rounds_equal_those_of_single_prompts(
     base = save_tiny(tmp_path / "base", kind, **overrides)
     prompt = tiny_prompt()
     # So small a rate that all steps see the same weights; five rounds by two leave a last step of one.
-    settings = Training(method=method, rounds_per_step=2, lora_rank=4, learning_rate=1e-30)
+    settings = Training(precision="fp32", method=method, rounds_per_step=2, lora_rank=4, learning_rate=1e-30)
     steps = gradients_seen_by_the_trainer(base, tmp_path / "out", uneven_rounds(prompt), settings, monkeypatch)
     model = steady_model(base, settings).double()
     assert [len(rounds) for rounds, _ in steps] == [2, 2, 1]
@@ -138,7 +137,7 @@ def test_the_loss_of_a_step_is_the_mean_over_all_its_items(tmp_path):
     base = save_tiny(tmp_path / "base")
     prompt = tiny_prompt()
     rounds = uneven_rounds(prompt)
-    settings = Training(rounds_per_step=len(rounds), learning_rate=1e-30)
+    settings = Training(precision="fp32", rounds_per_step=len(rounds), learning_rate=1e-30)
     result = train(base, prompt, rounds, settings, tmp_path / "out", device="cpu")
     model = load_model(base, "fp32", "cpu")
     losses = []
@@ -149,14 +148,6 @@ def test_the_loss_of_a_step_is_the_mean_over_all_its_items(tmp_path):
             losses.append(float(cross_entropy(answers[None], torch.tensor([label]))))
     assert result.loss_curve == pytest.approx([sum(losses) / len(losses)], rel=1e-5)
     assert result.pairs == len(losses)
-
-
-def test_the_inference_attention_refuses_to_be_trained_through(tmp_path, monkeypatch):
-    base = save_tiny(tmp_path / "base")
-    prompt = tiny_prompt()
-    monkeypatch.setattr(training, "MASKED", SPLIT)
-    with pytest.raises(RuntimeError, match="no gradient"):
-        train(base, prompt, uneven_rounds(prompt), Training(), tmp_path / "out", device="cpu")
 
 
 KILLED_AFTER_FIVE_STEPS = """
@@ -177,7 +168,7 @@ resumable_training(Path(sys.argv[1]), Path(sys.argv[2]), kill)
 def resumable_training(base: Path, out_dir: Path, progress=silent):
     """Two epochs of three steps each, a checkpoint after every second step; step 4 lies in the second epoch."""
     prompt = tiny_prompt()
-    settings = Training(epochs=2.0, rounds_per_step=2, save_every_steps=2, learning_rate=1e-2)
+    settings = Training(precision="fp32", epochs=2.0, rounds_per_step=2, save_every_steps=2, learning_rate=1e-2)
     return train(base, prompt, uneven_rounds(prompt), settings, out_dir, progress, device="cpu")
 
 
@@ -236,12 +227,12 @@ def test_a_finished_training_is_not_done_again_and_leaves_only_its_model(tmp_pat
 def test_a_changed_training_never_answers_with_the_old_model(change, tmp_path):
     base = save_tiny(tmp_path / "base")
     prompt = tiny_prompt()
-    rounds, settings, out = uneven_rounds(prompt, (2, 1)), Training(), tmp_path / "out"
+    rounds, settings, out = uneven_rounds(prompt, (2, 1)), Training(precision="fp32"), tmp_path / "out"
     first = train(base, prompt, rounds, settings, out, device="cpu")
     before = weights_of(first.model_dir)
     match change:
         case "learning_rate":
-            settings = Training(learning_rate=1e-3)
+            settings = Training(precision="fp32", learning_rate=1e-3)
         case "rounds":
             rounds[0] = TrainingRound(rounds[0].query, rounds[0].items, [1 - label for label in rounds[0].labels])
         case "weights":
@@ -260,11 +251,11 @@ def test_dropout_in_the_config_is_refused(kind, name, tmp_path):
     base = save_tiny(tmp_path / "base", kind, **{name: 0.1})
     prompt = tiny_prompt()
     with pytest.raises(ModelRefused, match=f"{name} = 0.1.*config.json"):
-        train(base, prompt, uneven_rounds(prompt), Training(), tmp_path / "out", device="cpu")
+        train(base, prompt, uneven_rounds(prompt), Training(precision="fp32"), tmp_path / "out", device="cpu")
 
 
 def test_lora_brings_no_dropout(tmp_path):
-    model = trainable_model(save_tiny(tmp_path / "base"), Training(method="lora"), "cpu")
+    model = trainable_model(save_tiny(tmp_path / "base"), Training(precision="fp32", method="lora"), "cpu")
     assert any("lora_A" in name for name, _ in model.named_modules())
     assert not [m for m in model.modules() if isinstance(m, torch.nn.modules.dropout._DropoutNd) and m.p > 0]
 
@@ -282,7 +273,7 @@ def test_a_toy_problem_is_learned_and_the_saved_model_has_learned_it(settings, t
     prompt = tiny_prompt()
     items = prompt.items(["keep records", "weld"])
     rounds = [TrainingRound(prompt.query(text).ids, items, [1, 0]) for text in ENTITIES[:2]]
-    result = train(base, prompt, rounds, Training(**settings), tmp_path / "out", device="cpu")
+    result = train(base, prompt, rounds, Training(**{"precision": "fp32"} | settings), tmp_path / "out", device="cpu")
     assert result.loss_curve[-1] < 0.3 < result.loss_curve[0]
     model = load_model(result.model_dir, "fp32", "cpu")
     for one in rounds:
@@ -294,7 +285,7 @@ def test_a_toy_problem_is_learned_and_the_saved_model_has_learned_it(settings, t
 def test_a_merged_lora_is_a_plain_model_of_the_base_models_shape(tmp_path):
     base = save_tiny(tmp_path / "base")
     prompt = tiny_prompt()
-    settings = Training(method="lora", learning_rate=1e-2)
+    settings = Training(precision="fp32", method="lora", learning_rate=1e-2)
     result = train(base, prompt, uneven_rounds(prompt), settings, tmp_path / "out", device="cpu")
     before, after = weights_of(base), weights_of(result.model_dir)
     assert {n: t.shape for n, t in before.items()} == {n: t.shape for n, t in after.items()}
@@ -314,7 +305,7 @@ def test_the_head_is_never_run_over_the_vocabulary(tmp_path, monkeypatch):
         return model
 
     monkeypatch.setattr(training, "trainable_model", with_a_trap)
-    result = train(base, prompt, uneven_rounds(prompt), Training(), tmp_path / "out", device="cpu")
+    result = train(base, prompt, uneven_rounds(prompt), Training(precision="fp32"), tmp_path / "out", device="cpu")
     before, after = weights_of(base), weights_of(result.model_dir)
     rows = (before["lm_head.weight"] != after["lm_head.weight"]).any(dim=1).nonzero().flatten().tolist()
     assert rows == sorted([prompt.yes_id, prompt.no_id])
@@ -323,7 +314,7 @@ def test_the_head_is_never_run_over_the_vocabulary(tmp_path, monkeypatch):
 def test_the_first_step_already_moves_the_weights(tmp_path):
     base = save_tiny(tmp_path / "base")
     prompt = tiny_prompt()
-    settings = Training(rounds_per_step=5, warmup_fraction=1.0)
+    settings = Training(precision="fp32", rounds_per_step=5, warmup_fraction=1.0)
     result = train(base, prompt, uneven_rounds(prompt), settings, tmp_path / "out", device="cpu")
     before, after = weights_of(base), weights_of(result.model_dir)
     assert result.steps == 1
@@ -333,14 +324,14 @@ def test_the_first_step_already_moves_the_weights(tmp_path):
 def test_a_loss_that_is_no_number_stops_the_training(tmp_path):
     base = save_tiny(tmp_path / "base")
     prompt = tiny_prompt()
-    settings = Training(learning_rate=1e30)
+    settings = Training(precision="fp32", learning_rate=1e30)
     with pytest.raises(LabelerError, match=r"step 2; lower \[training\] learning_rate"):
         train(base, prompt, uneven_rounds(prompt), settings, tmp_path / "out", device="cpu")
 
 
 def test_no_rounds_are_refused(tmp_path):
     with pytest.raises(SourceError, match="no training rounds"):
-        train(tmp_path, tiny_prompt(), [], Training(), tmp_path / "out")
+        train(tmp_path, tiny_prompt(), [], Training(precision="fp32"), tmp_path / "out")
 
 
 def tables() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
@@ -389,6 +380,6 @@ def test_a_round_that_makes_no_sense_is_no_round(items, labels):
 
 
 def test_training_may_cut_entities_shorter_than_serving_but_not_longer():
-    assert training_spec(SPEC, Training()) == SPEC
+    assert training_spec(SPEC, Training(precision="fp32")) == SPEC
     assert training_spec(SPEC, Training(max_query_tokens=50)).max_query_tokens == 50
     assert training_spec(SPEC, Training(max_query_tokens=500)) == SPEC

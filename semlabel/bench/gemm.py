@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.nn.functional import linear
 
+from semlabel.linear_layers import packed_product, packed_weight
+
 _LEAST_ROWS, _MOST_ROWS = 64, 8192
 _RUNS = 3
 
@@ -115,16 +117,6 @@ def _products(rows: int, inner: int, outer: int, dtype: torch.dtype, device: str
         "weight @ states.T": lambda: weight @ states.T,
         "weight @ turned states": lambda: weight @ turned_states,
     }
-    if (packed := _packed_weight(weight, rows)) is not None:
-        products["packed weight"] = lambda: torch.ops.mkldnn._linear_pointwise(states, packed, None, "none", [], "")
+    if (packed := packed_weight(weight, rows)) is not None:
+        products["packed weight"] = lambda: packed_product(states, packed)
     return products
-
-
-def _packed_weight(weight: torch.Tensor, rows: int) -> torch.Tensor | None:
-    """oneDNN's own order of a weight, None where this build or this processor has none for the precision."""
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
-        return None
-    if weight.dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return None
-    packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
-    return packed
