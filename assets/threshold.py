@@ -13,7 +13,7 @@ from assets.baselines import baseline_names, judged_with_baselines
 from assets.checks import GateCheck, gate_check
 from assets.evaluation import ensure_scored, judged_pairs, score_split
 from assets.labelers import judged_checkpoint, judged_labeler
-from assets.ledger import certify_use
+from assets.ledger import JUDGED, RESULT, certify_use
 from resources.project import ProjectResource, Step
 from semlabel.errors import GateBlocked
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from semlabel.gates import GateResult
     from semlabel.manifest import Manifest
     from semlabel.thresholds import ThresholdResult
-
-_RESULT = "threshold_result"
 
 
 @dg.asset(
@@ -59,7 +57,8 @@ def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
         directory,
         result,
         {"platt_a": platt.a, "platt_b": platt.b, "certified_text_ids": texts},
-        evidence=_checkpoint_evidence(step, manifest) | {_RESULT: result.to_json() | {"certify_use": use.number}},
+        evidence=_checkpoint_evidence(step, manifest)
+        | {RESULT: result.to_json() | {"certify_use": use.number, JUDGED: use.judged_digest}},
     )
     use.record(step, digest, result.verdict)
     metrics = _test_metrics(step, digest, test, result.threshold)
@@ -155,7 +154,7 @@ def _errors(step: Step) -> "GateResult":
     from semlabel import gates
 
     _, manifest = judged_labeler(step)
-    return gates.held_out_errors(manifest.evidence.get(_RESULT, {}))
+    return gates.held_out_errors(manifest.evidence.get(RESULT, {}))
 
 
 held_out_errors = gate_check(

@@ -83,12 +83,13 @@ class Sources(Section):
 
     `entities`, `catalog`, `references`: a CSV, TSV, JSONL or Parquet file, or `duckdb:PATH#SQL`. `catalog_top` labels
     only the candidates used by most train entities (0: all); the others are still learned from. The fractions are
-    shares of rows.
+    shares of rows. `judgements`: the CSV file that `semlabel judgements import` adds to; it need not be there yet.
     """
 
     entities: NonEmpty
     catalog: NonEmpty
     references: NonEmpty
+    judgements: NonEmpty | None = None
     columns: Columns = Columns()
     unlisted: Literal["negative", "unknown"] = "negative"
     catalog_top: Count = 0

@@ -66,7 +66,7 @@ def held_out(warehouse: "Warehouse", manifest: Manifest, split: str, unlisted: s
     # Without the texts, which cross no report and may be gigabytes.
     entities = warehouse.frame("SELECT entity_id, split FROM entities WHERE split = ? ORDER BY entity_id", [split])
     references = warehouse.frame(
-        "SELECT entity_id, candidate_id, label FROM reference_labels "
+        "SELECT entity_id, candidate_id, label, design FROM reference_labels "
         "SEMI JOIN (SELECT entity_id FROM entities WHERE split = ?) USING (entity_id) ORDER BY ALL",
         [split],
     )
