@@ -553,6 +553,14 @@ def test_an_import_with_faulty_rows_exits_1_and_a_project_without_a_place_says_s
     assert read_judgements(load_settings(project.root / "pipeline.toml")) == []
 
 
+def test_the_judgements_file_is_nobody_elses(project):
+    text = (project.root / "pipeline.toml").read_text()
+    for other in ("references.csv", "judgements.parquet", "duckdb:a.db#SELECT 1"):
+        (project.root / "pipeline.toml").write_text(text.replace("judgements.csv", other))
+        with pytest.raises(SettingsError, match=r"judgements"):
+            load_settings(project.root / "pipeline.toml")
+
+
 def test_nothing_is_picked_before_a_labeler_has_labeled_train_entities(tmp_path):
     project = Project(tmp_path)
     with pytest.raises(Exception, match="no pair of a train entity is left to pick"):

@@ -35,7 +35,12 @@ group = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, no_ar
 
 @group.callback()
 def judgements() -> None:
-    """What people decided about exported pairs."""
+    """What people decided about exported pairs, back into the project.
+
+    \b
+    Example:
+      semlabel judgements import judge.csv
+    """
 
 
 def sample(
