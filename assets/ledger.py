@@ -5,6 +5,7 @@ proves may be wrong with probability 3/4 alpha, the next one with 3/4 of what is
 spend more than alpha, so whoever tries again and again until it passes does not get there by luck.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -48,11 +49,17 @@ class CertifyUse:
             )
 
 
-def certify_use(step: Step, checkpoint: "Manifest", policy: "Policy", certify: "pd.DataFrame") -> CertifyUse:
-    """The use of the certify set by this checkpoint under this policy: the one in the ledger, or the next one."""
+def certify_use(
+    step: Step, checkpoint: "Manifest", policy: "Policy", certify: "pd.DataFrame", entity_ids: Sequence[str]
+) -> CertifyUse:
+    """The use of the certify set by this checkpoint under this policy: the one in the ledger, or the next one.
+
+    `certify` are its judged pairs, `entity_ids` all entities of the split: a random sample that grows reaches some of
+    them later, and must not count as another set for that.
+    """
     from semlabel.digests import digest_of
 
-    set_digest = digest_of(sorted(certify["entity_id"].unique()))
+    set_digest = digest_of(sorted(entity_ids))
     rows = zip(certify["entity_id"], certify["candidate_id"], certify["label"].map(bool), strict=True)
     judged = digest_of(sorted(map(list, rows)))
     uses = step.operations.certify_uses(set_digest)

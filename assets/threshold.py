@@ -11,7 +11,7 @@ import dagster as dg
 from assets import metadata
 from assets.baselines import baseline_names, judged_with_baselines
 from assets.checks import GateCheck, gate_check
-from assets.evaluation import ensure_scored, judged_pairs, score_split
+from assets.evaluation import ensure_scored, judged_pairs, score_split, split_ids
 from assets.labelers import judged_checkpoint, judged_labeler
 from assets.ledger import JUDGED, RESULT, certify_use
 from resources.project import ProjectResource, Step
@@ -44,11 +44,12 @@ def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
         outcome = score_split(step, warehouse, directory, manifest, "certify", "test")
         calibrate, certify = (judged_pairs(step, warehouse, manifest, split) for split in ("calibrate", "certify"))
         test = judged_with_baselines(step, warehouse, manifest, "test")
+        certify_ids = split_ids(warehouse, "certify")
         texts = [row[0] for row in warehouse.rows("SELECT text_id FROM catalog ORDER BY 1")]
     settings = step.settings.calibration
     policy = Policy(settings.min_precision, settings.max_fpr, settings.max_fnr)
     platt = _probability_map(calibrate)
-    use = certify_use(step, manifest, policy, certify)
+    use = certify_use(step, manifest, policy, certify, certify_ids)
     if use.number > 1:
         step.log.warning(f"look {use.number} at these certify entities: held to confidence {use.confidence:.4g}")
     result = walk(policy, calibrate, certify, use.confidence, settings.cuts, settings.min_expected_flagged)

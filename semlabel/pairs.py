@@ -93,8 +93,8 @@ def cross_product_labels(
     import pandas as pd
 
     if unlisted == "unknown" and "design" in references:
-        own = references["entity_id"].isin(entities["entity_id"][entities["split"] == split])
-        drawn = references[own & (references["design"] == "random")]
+        inside = references["entity_id"].isin(entities["entity_id"][entities["split"] == split])
+        drawn = references[inside & (references["design"] == "random")]
         references = references if drawn.empty else drawn
 
     candidate_ids = catalog["candidate_id"].to_numpy(dtype=object)

@@ -80,15 +80,6 @@ def test_every_result_shows_what_was_compared_and_says_what_to_do(gate):
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_a_failure_that_could_be_measured_shows_the_value_that_broke_the_limit(gate):
-    for make in FAILING[gate]:
-        result = make()
-        if result.computed and "nan" not in json.dumps(result.evidence) and result.value is not None:
-            assert result.value != result.limit, result
-    assert any(make().value is not None for make in FAILING[gate]) or gate == "held_out_errors"
-
-
-@pytest.mark.parametrize("gate", GATES)
 def test_many_offenders_are_counted_and_few_are_shown(gate):
     assert (gate in OFFENDERS) != (gate in WITHOUT_LISTS)
     result = OFFENDERS.get(gate, FAILING[gate][0])()

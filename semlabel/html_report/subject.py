@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The judged pairs of a split with a margin (entity_id, candidate_id, label, margin), and how many have none."""
+    """The judged pairs of a split with a margin (entity_id, candidate_id, label, margin), how many have none, and all
+    entities of the split.
+    """
 
     pairs: "pd.DataFrame"
     unscored: int
+    entity_ids: tuple[str, ...]
 
     @property
     def labels(self) -> list[bool]:
@@ -74,14 +77,14 @@ def held_out(warehouse: "Warehouse", manifest: Manifest, split: str, unlisted: s
     margins = warehouse.margins(manifest.scorer_digest, list(labels["entity_id"].unique()))
     pairs = labels.merge(margins, on=["entity_id", "candidate_id"], how="left", validate="one_to_one")
     scored = pairs[pairs["margin"].notna()].reset_index(drop=True)
-    return HeldOut(scored, len(pairs) - len(scored))
+    return HeldOut(scored, len(pairs) - len(scored), tuple(entities["entity_id"]))
 
 
 def proven_on(settings: "Settings", operations: "Operations", manifest: Manifest, certify: HeldOut) -> bool:
     """Whether the ledger has a use of exactly these certify entities for these margins."""
     if certify.unscored or certify.pairs.empty:
         return False
-    uses = operations.certify_uses(digest_of(sorted(certify.pairs["entity_id"].unique())))
+    uses = operations.certify_uses(digest_of(sorted(certify.entity_ids)))
     return any(_same_margins(settings, use["labeler_digest"], manifest) for use in uses)
 
 

@@ -26,6 +26,8 @@ from semlabel.judging.store import (
 from semlabel.sources import ERASED, RefusedRow, label_of, read_catalog, read_entities
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from semlabel.operations import Operations
     from semlabel.settings import Settings
 
@@ -110,8 +112,8 @@ def import_judgements(path: Path, settings: "Settings", operations: "Operations"
     with operations.lease(LEASE, f"import-{path.name}", settings.environment.lease_wait_seconds):
         known = read_judgements(settings)
         checks = _Checks(
-            entities={row.entity_id: text_id(row.text) for row in entities.itertuples()},
-            candidates={row.candidate_id: text_id(row.text) for row in candidates.itertuples()},
+            entities=_text_ids(entities, "entity_id"),
+            candidates=_text_ids(candidates, "candidate_id"),
             erased=operations.erased_ids(),
             known={(*row.pair, row.label, row.design) for row in known},
             now=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -122,6 +124,11 @@ def import_judgements(path: Path, settings: "Settings", operations: "Operations"
     if len(imported) + len(refused) != len(rows):
         raise AssertionError(f"{path}: {len(rows)} rows in, {len(imported)} imported, {len(refused)} refused")
     return Import(len(rows), imported, refused, reasons)
+
+
+def _text_ids(frame: "pd.DataFrame", key: str) -> dict[str, str]:
+    """What every id of a source says now."""
+    return {str(name): text_id(str(text)) for name, text in zip(frame[key], frame["text"], strict=True)}
 
 
 def _sorted(
