@@ -5,6 +5,7 @@ proves may be wrong with probability 3/4 alpha, the next one with 3/4 of what is
 spend more than alpha, so whoever tries again and again until it passes does not get there by luck.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -18,13 +19,20 @@ if TYPE_CHECKING:
 
 # Most sets are looked at once, so most of alpha goes to the first look.
 _SHARE = 0.75
+RESULT, JUDGED = "threshold_result", "judged_digest"
+"""Where a labeler keeps how its threshold was found, and by which labels."""
 
 
 @dataclass(frozen=True)
 class CertifyUse:
-    """The `number`-th look at a set (from 1) and the confidence that is left for it; `known` when it was entered."""
+    """The `number`-th look at a set (from 1) and the confidence that is left for it; `known` when it was entered.
+
+    The set is its entities; `judged_digest` is what they were judged by: whoever judges more pairs of the same entities
+    until it passes has looked again.
+    """
 
     set_digest: str
+    judged_digest: str
     number: int
     confidence: float
     known: bool
@@ -41,17 +49,25 @@ class CertifyUse:
             )
 
 
-def certify_use(step: Step, checkpoint: "Manifest", policy: "Policy", certify: "pd.DataFrame") -> CertifyUse:
-    """The use of the certify set by this checkpoint under this policy: the one in the ledger, or the next one."""
+def certify_use(
+    step: Step, checkpoint: "Manifest", policy: "Policy", certify: "pd.DataFrame", entity_ids: Sequence[str]
+) -> CertifyUse:
+    """The use of the certify set by this checkpoint under this policy: the one in the ledger, or the next one.
+
+    `certify` are its judged pairs, `entity_ids` all entities of the split: a random sample that grows reaches some of
+    them later, and must not count as another set for that.
+    """
     from semlabel.digests import digest_of
 
-    set_digest = digest_of(sorted(certify["entity_id"].unique()))
+    set_digest = digest_of(sorted(entity_ids))
+    rows = zip(certify["entity_id"], certify["candidate_id"], certify["label"].map(bool), strict=True)
+    judged = digest_of(sorted(map(list, rows)))
     uses = step.operations.certify_uses(set_digest)
     for number, use in enumerate(uses, start=1):
         confidence = _confidence(step, number)
-        if use["confidence"] == confidence and _same(step, use["labeler_digest"], checkpoint, policy):
-            return CertifyUse(set_digest, number, confidence, known=True)
-    return CertifyUse(set_digest, len(uses) + 1, _confidence(step, len(uses) + 1), known=False)
+        if use["confidence"] == confidence and _same(step, use["labeler_digest"], checkpoint, policy, judged):
+            return CertifyUse(set_digest, judged, number, confidence, known=True)
+    return CertifyUse(set_digest, judged, len(uses) + 1, _confidence(step, len(uses) + 1), known=False)
 
 
 def _confidence(step: Step, number: int) -> float:
@@ -59,8 +75,8 @@ def _confidence(step: Step, number: int) -> float:
     return float(1 - alpha * _SHARE * (1 - _SHARE) ** (number - 1))
 
 
-def _same(step: Step, labeler_digest: str, checkpoint: "Manifest", policy: "Policy") -> bool:
-    """Whether an earlier use was of the same question: these margins under this policy."""
+def _same(step: Step, labeler_digest: str, checkpoint: "Manifest", policy: "Policy", judged: str) -> bool:
+    """Whether an earlier use was of the same question: these margins and labels under this policy."""
     from semlabel.errors import LabelerError
     from semlabel.manifest import read_manifest
 
@@ -68,4 +84,6 @@ def _same(step: Step, labeler_digest: str, checkpoint: "Manifest", policy: "Poli
         earlier = read_manifest(step.settings.paths.labelers / labeler_digest)
     except LabelerError:
         return False
-    return earlier.scorer_digest == checkpoint.scorer_digest and earlier.policy == asdict(policy)
+    # A labeler of an earlier version did not tell what it was judged by.
+    same_labels = earlier.evidence.get(RESULT, {}).get(JUDGED, judged) == judged
+    return same_labels and earlier.scorer_digest == checkpoint.scorer_digest and earlier.policy == asdict(policy)

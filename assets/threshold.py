@@ -11,9 +11,9 @@ import dagster as dg
 from assets import metadata
 from assets.baselines import baseline_names, judged_with_baselines
 from assets.checks import GateCheck, gate_check
-from assets.evaluation import ensure_scored, judged_pairs, score_split
+from assets.evaluation import ensure_scored, judged_pairs, score_split, split_ids
 from assets.labelers import judged_checkpoint, judged_labeler
-from assets.ledger import certify_use
+from assets.ledger import JUDGED, RESULT, certify_use
 from resources.project import ProjectResource, Step
 from semlabel.errors import GateBlocked
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from semlabel.gates import GateResult
     from semlabel.manifest import Manifest
     from semlabel.thresholds import ThresholdResult
-
-_RESULT = "threshold_result"
 
 
 @dg.asset(
@@ -46,11 +44,12 @@ def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
         outcome = score_split(step, warehouse, directory, manifest, "certify", "test")
         calibrate, certify = (judged_pairs(step, warehouse, manifest, split) for split in ("calibrate", "certify"))
         test = judged_with_baselines(step, warehouse, manifest, "test")
+        certify_ids = split_ids(warehouse, "certify")
         texts = [row[0] for row in warehouse.rows("SELECT text_id FROM catalog ORDER BY 1")]
     settings = step.settings.calibration
     policy = Policy(settings.min_precision, settings.max_fpr, settings.max_fnr)
     platt = _probability_map(calibrate)
-    use = certify_use(step, manifest, policy, certify)
+    use = certify_use(step, manifest, policy, certify, certify_ids)
     if use.number > 1:
         step.log.warning(f"look {use.number} at these certify entities: held to confidence {use.confidence:.4g}")
     result = walk(policy, calibrate, certify, use.confidence, settings.cuts, settings.min_expected_flagged)
@@ -59,7 +58,8 @@ def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
         directory,
         result,
         {"platt_a": platt.a, "platt_b": platt.b, "certified_text_ids": texts},
-        evidence=_checkpoint_evidence(step, manifest) | {_RESULT: result.to_json() | {"certify_use": use.number}},
+        evidence=_checkpoint_evidence(step, manifest)
+        | {RESULT: result.to_json() | {"certify_use": use.number, JUDGED: use.judged_digest}},
     )
     use.record(step, digest, result.verdict)
     metrics = _test_metrics(step, digest, test, result.threshold)
@@ -155,7 +155,7 @@ def _errors(step: Step) -> "GateResult":
     from semlabel import gates
 
     _, manifest = judged_labeler(step)
-    return gates.held_out_errors(manifest.evidence.get(_RESULT, {}))
+    return gates.held_out_errors(manifest.evidence.get(RESULT, {}))
 
 
 held_out_errors = gate_check(

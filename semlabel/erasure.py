@@ -17,6 +17,7 @@ from semlabel.digests import text_id
 from semlabel.erase_traces import Traces
 from semlabel.erase_versions import count_in_versions, erase_from_versions
 from semlabel.errors import LeaseHeld, SemlabelError, SourceError
+from semlabel.judging import store
 from semlabel.leases import ProcessIdentity
 from semlabel.operations import STARTED
 from semlabel.published import clean
@@ -26,7 +27,11 @@ if TYPE_CHECKING:
     from semlabel.operations import Operations
     from semlabel.settings import Settings
 
-PLACES = ("published", "preview", "temporary", "spool", "reports", "logs", "history", "operations", "warehouse")
+PLACES = (
+    *("published", "preview", "temporary", "spool", "reports", "logs", "history", "operations", "judgements"),
+    "warehouse",
+)
+_JUDGEMENTS_WAIT = 10.0
 _OPERATIONS = (
     ("gate_results", "evidence_json"),
     ("gate_results", "sentence"),
@@ -188,6 +193,13 @@ def _erase_operations(work: _Erasure) -> None:
     file.wipe()
 
 
+def _erase_judgements(work: _Erasure) -> None:
+    with work.operations.lease(store.LEASE, f"erase-{text_id(work.entity_id)[:8]}", wait_seconds=_JUDGEMENTS_WAIT):
+        found = sum(row.entity_id == work.entity_id for row in store.read_judgements(work.settings))
+        work.note(judgements=found)
+        store.forget_entity(work.settings, work.entity_id)
+
+
 def _erase_warehouse(work: _Erasure) -> None:
     with _warehouse(work.settings) as warehouse:
         counts = erase_warehouse.count_entity(warehouse, work.entity_id)
@@ -214,5 +226,6 @@ _ERASERS: tuple[Callable[[_Erasure], None], ...] = (
     _erase_logs,
     _erase_history,
     _erase_operations,
+    _erase_judgements,
     _erase_warehouse,
 )

@@ -86,10 +86,16 @@ def cross_product_labels(
     """The judged pairs of one split: (entity_id, candidate_id, label: bool), by entity, then in catalog order.
 
     With `unlisted` "negative" that is the whole cross product of the entities that have references; with "unknown"
-    the listed pairs alone. An entity without any reference was not judged and is in neither.
+    the listed pairs alone, or the randomly drawn ones (`design` "random") where the split has such: they stand for the
+    cross product, and listed ones only for themselves. An entity without any reference was not judged and is in none.
     """
     import numpy as np
     import pandas as pd
+
+    if unlisted == "unknown" and "design" in references:
+        inside = references["entity_id"].isin(entities["entity_id"][entities["split"] == split])
+        drawn = references[inside & (references["design"] == "random")]
+        references = references if drawn.empty else drawn
 
     candidate_ids = catalog["candidate_id"].to_numpy(dtype=object)
     listed = _listed(entities, catalog, references, split)

@@ -14,7 +14,16 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from semlabel.errors import SettingsError
@@ -83,17 +92,27 @@ class Sources(Section):
 
     `entities`, `catalog`, `references`: a CSV, TSV, JSONL or Parquet file, or `duckdb:PATH#SQL`. `catalog_top` labels
     only the candidates used by most train entities (0: all); the others are still learned from. The fractions are
-    shares of rows.
+    shares of rows. `judgements`: the CSV file that `semlabel judgements import` adds to; it need not be there yet.
     """
 
     entities: NonEmpty
     catalog: NonEmpty
     references: NonEmpty
+    judgements: NonEmpty | None = None
     columns: Columns = Columns()
     unlisted: Literal["negative", "unknown"] = "negative"
     catalog_top: Count = 0
     max_refused_fraction: Share = 0.01
     max_reference_problem_fraction: Share = 0.05
+
+    @field_validator("judgements")
+    @classmethod
+    def _a_csv_of_its_own(cls, judgements: str | None, known: ValidationInfo) -> str | None:
+        if judgements is not None and Path(judgements).suffix.lower() != ".csv":
+            raise ValueError(f'is "{judgements}"; expected a CSV file, which imports write')
+        if judgements is not None and judgements in known.data.values():
+            raise ValueError("is a file that people write; name another one, which imports write")
+        return judgements
 
     def columns_for(self, source: SourceName) -> dict[str, str]:
         """{logical name: column in the file} of one source."""

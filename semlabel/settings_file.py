@@ -12,7 +12,10 @@ from typing import Any
 from semlabel.errors import SettingsError
 
 ENVIRONMENT_PREFIX = "SEMLABEL__"
-_INPUT_PATHS = (("sources", "entities"), ("sources", "catalog"), ("sources", "references"), ("model", "base"))
+_INPUT_PATHS = (
+    *(("sources", name) for name in ("entities", "catalog", "references", "judgements")),
+    ("model", "base"),
+)
 _DUCKDB_PREFIX = "duckdb:"
 
 

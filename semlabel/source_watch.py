@@ -59,6 +59,9 @@ def source_files(sources: Sources) -> list[Path]:
         file = Path(name.removeprefix(_DUCKDB).partition("#")[0] if name.startswith(_DUCKDB) else name)
         log = file.with_name(f"{file.name}.wal")
         files += [file, log] if name.startswith(_DUCKDB) and log.exists() else [file]
+    # Nobody may have judged anything yet, so its absence is no fault of the file.
+    if sources.judgements is not None and Path(sources.judgements).exists():
+        files.append(Path(sources.judgements))
     return list(dict.fromkeys(files))
 
 

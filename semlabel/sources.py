@@ -293,17 +293,23 @@ def _version(cell: Cell) -> str:
     return _optional_text(cell)
 
 
+def label_of(word: str) -> bool | None:
+    """What a written label says: 1/0, true/false or yes/no in any case; None for anything else."""
+    known = word.strip().casefold()
+    return None if known not in _YES | _NO else known in _YES
+
+
 def _label(cell: Cell) -> bool:
     if isinstance(cell, bool):
         return cell
     if cell is None or cell == "":
         raise _BadCell("is empty; expected 1/0, true/false or yes/no")
     written = cell.text if isinstance(cell, Written) else cell
-    word = written.strip().casefold() if isinstance(written, str) else ""
-    if word not in _YES | _NO:
+    label = label_of(written) if isinstance(written, str) else None
+    if label is None:
         shown = repr(written[:40]) if isinstance(written, str) else _kind(cell)
         raise _BadCell(f"is {shown}; expected 1/0, true/false or yes/no")
-    return word in _YES
+    return label
 
 
 def _kind(cell: Cell) -> str:

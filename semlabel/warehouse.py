@@ -151,7 +151,10 @@ class Warehouse:
         return self._replace("left_out_candidates", frame, run_id, source_digest)
 
     def replace_references(self, frame: "pandas.DataFrame", run_id: str, source_digest: str | None = None) -> Replaced:
-        """Make `reference_labels` hold exactly `frame` (entity_id, candidate_id, label)."""
+        """Make `reference_labels` hold exactly `frame`: entity_id, candidate_id, label and optional ones.
+
+        Optional: design ("reference" unless given), inclusion_probability.
+        """
         return self._replace("reference_labels", frame, run_id, source_digest)
 
     def replace_training_pairs(

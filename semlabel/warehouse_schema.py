@@ -62,6 +62,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # One row after the first compaction: the size of the fresh file and what it held (see `compaction`).
         "CREATE TABLE compactions (compacted_at TIMESTAMP NOT NULL, bytes BIGINT NOT NULL, weight BIGINT NOT NULL)",
     ),
+    (
+        # How a pair came to be judged: 'reference', 'random' or 'active:...' (see `judgements`), and how likely it was.
+        "ALTER TABLE reference_labels ADD COLUMN design VARCHAR DEFAULT 'reference'",
+        "ALTER TABLE reference_labels ADD COLUMN inclusion_probability DOUBLE",
+    ),
 )
 
 # Views are derived: a writer that opens a warehouse with other ones makes them anew.

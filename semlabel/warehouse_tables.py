@@ -88,7 +88,15 @@ TABLES = {
             key=("candidate_id",),
             has_text=True,
         ),
-        Table("reference_labels", (_ENTITY, _CANDIDATE, _LABEL), key=("entity_id", "candidate_id")),
+        Table(
+            "reference_labels",
+            (
+                *(_ENTITY, _CANDIDATE, _LABEL),
+                Column("design", "VARCHAR", "'reference'"),
+                Column("inclusion_probability", "DOUBLE", "NULL"),
+            ),
+            key=("entity_id", "candidate_id"),
+        ),
         Table(
             "training_pairs",
             (_ENTITY, _CANDIDATE, _LABEL, Column("split", "VARCHAR", "'train'"), Column("kind", "VARCHAR", "'listed'")),
@@ -186,6 +194,7 @@ def _arrow(table: Table, given: list[Column], frame: "pandas.DataFrame") -> "pya
         "BIGINT": pyarrow.int64(),
         "INTEGER": pyarrow.int32(),
         "BOOLEAN": pyarrow.bool_(),
+        "DOUBLE": pyarrow.float64(),
     }
     arrays: dict[str, Any] = {}
     for column in given:

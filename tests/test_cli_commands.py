@@ -31,7 +31,7 @@ from tests.storage import Scorer as KnownScorer
 from tests.tiny import save_tiny
 
 EVERYDAY = ("check", "run", "status", "score", "label", "promote", "rollback", "approve")
-COMMANDS = (*EVERYDAY, "serve", "report", "erase", "alerts", "ui", "bench", "doctor")
+COMMANDS = (*EVERYDAY, "serve", "report", "erase", "sample", "judgements", "alerts", "ui", "bench", "doctor")
 QUERY = "The nurse gives the patient medicine."
 ITEMS = ["keep records", "repair machines", "keep records"]
 SETTINGS = smallest("Profile: {entity} Activity: {candidate}")

@@ -17,6 +17,7 @@ from semlabel.erase_traces import Traces
 from semlabel.erasure import PLACES, erase
 from semlabel.errors import LeaseHeld, SemlabelError
 from semlabel.gates import GateResult
+from semlabel.judging.store import Judgement, add_judgements, read_judgements
 from semlabel.operations import Operations
 from semlabel.publish import current_publication, publish, verify_version
 from semlabel.published import version_names
@@ -37,7 +38,8 @@ class World:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        (root / "pipeline.toml").write_text(smallest())
+        judged = smallest().replace("[sources]", '[sources]\njudgements = "judgements.csv"')
+        (root / "pipeline.toml").write_text(judged)
         self.settings: Settings = load_settings(root / "pipeline.toml")
         paths = self.settings.paths
         paths.create()
@@ -69,6 +71,11 @@ class World:
 
     def _leave_traces(self) -> None:
         paths = self.settings.paths
+        rows = [
+            Judgement(name, "c1", True, "random", 0.5, text_id(TEXT), "t", "labeler", "2026-11-30")
+            for name in (PERSON, "e1", PERSON + "2")
+        ]
+        add_judgements(self.root / "judgements.csv", [], rows)
         evidence = {
             "examples": [{"entity_id": PERSON, "text": TEXT}, {"entity_id": "e1", "text": "alpha"}],
             "limits": {},
@@ -137,6 +144,7 @@ COUNTS = {
     "logs": 1,
     "history": 1,
     "operations": 3,
+    "judgements": 1,
     "warehouse: entities": 1,
     "warehouse: former_texts": 1,
     "warehouse: margins": 10,
@@ -164,6 +172,7 @@ def test_nothing_that_names_the_person_is_left_and_nobody_else_loses_anything(wo
     assert (world.settings.paths.reports / "plain.html").exists()
     assert (world.settings.paths.state / "logs" / "r.log").read_text() == "first\n(erased)\nlast\n"
     assert (world.settings.paths.state / "spool" / "online.jsonl").read_text() == '{"entity_id": "e1"}\n'
+    assert [row.entity_id for row in read_judgements(world.settings)] == ["e1", PERSON + "2"]
     (row,) = world.operations.gates_of_run("run")
     assert row["sentence"] == "'(erased)' is wrong"
     assert row["evidence"]["examples"] == [

@@ -11,7 +11,21 @@ from collections.abc import Callable, Sequence
 import typer
 
 from semlabel import __version__
-from semlabel.cli import alerts, bench, check, doctor, erase, promotion, report, run, scoring, serve, status, ui
+from semlabel.cli import (
+    alerts,
+    bench,
+    check,
+    doctor,
+    erase,
+    judging,
+    promotion,
+    report,
+    run,
+    scoring,
+    serve,
+    status,
+    ui,
+)
 from semlabel.errors import GateBlocked, SemlabelError
 
 _EPILOG = """\b
@@ -36,6 +50,7 @@ _COMMANDS: tuple[tuple[str, str, Callable[..., None]], ...] = (
     ("rollback", "Back to an earlier published version.", promotion.rollback),
     ("approve", "Let one large change be published.", promotion.approve),
     ("report", "The HTML report of a run.", report.report),
+    ("sample", "Pairs for people to judge.", judging.sample),
     ("erase", "One entity out of everything kept.", erase.erase),
     ("ui", "Dagster's UI on this project's history.", ui.ui),
     ("doctor", "Is the machine fit, is everything whole?", doctor.doctor),
@@ -56,6 +71,7 @@ def build_app() -> typer.Typer:
     for name, short_help, command in _COMMANDS:
         app.command(name, short_help=short_help)(command)
     app.add_typer(alerts.group, name="alerts", short_help="What is red, and who was told.")
+    app.add_typer(judging.group, name="judgements", short_help="What people decided, back into the project.")
     app.add_typer(bench.build(), name="bench", short_help="Measure speed and exactness.")
     return app
 

@@ -41,10 +41,12 @@ SCRIPTS: Mapping[str, str] = {
 }
 _ANY_LETTER = r"\p{L}"
 _SUMS = "count(*), sum({a}), sum({m}), sum({a} * {a}), sum({a} * {m}), sum({m} * {m})"
+# Pairs that were picked because the labeler was unsure of them say nothing about how often it is right.
+_PICKED = "starts_with(design, 'active:')"
 # What an entity was judged by: its listed references, as one identity that changes when one of them does.
 _REFERENCES_OF = (
     "SELECT entity_id, sha256(string_agg(candidate_id || chr(0) || CAST(label AS VARCHAR), chr(1) "
-    "ORDER BY candidate_id)) AS references_id FROM reference_labels GROUP BY entity_id"
+    f"ORDER BY candidate_id)) AS references_id FROM reference_labels WHERE NOT {_PICKED} GROUP BY entity_id"
 )
 # Neither trained on nor set aside to certify or test: what may be looked at as often as one likes.
 _MAY_BE_SEEN = (
@@ -186,7 +188,8 @@ def _agreement(warehouse: "Warehouse", entities: str) -> dict[str, Sums]:
             warehouse,
             f"""SELECT count(*) FILTER (WHERE p.label = r.label) AS hits, count(*) AS total FROM reference_labels r
                 JOIN predictions p USING (entity_id, candidate_id)
-                WHERE r.label = {str(answer).lower()} AND r.entity_id IN ({entities}) GROUP BY r.entity_id""",
+                WHERE r.label = {str(answer).lower()} AND NOT {_PICKED} AND r.entity_id IN ({entities})
+                GROUP BY r.entity_id""",
         )
         if sums.entities:
             found[f"{AGREEMENT} {'YES' if answer else 'NO'}"] = sums

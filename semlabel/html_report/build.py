@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from semlabel.errors import LeaseHeld, SemlabelError, WarehouseError
 from semlabel.html_report.changed import changes_section
+from semlabel.html_report.drift import drift_section
 from semlabel.html_report.files import kept_part, marked, report_path, save
 from semlabel.html_report.markup import Html, outside, paragraph, section
 from semlabel.html_report.page import page
@@ -48,6 +49,7 @@ def write_report(
         run_section(run, labeler, trouble),
         gates_section(gates, settings),
         changes_section(settings, operations, run_id),
+        drift_section(gates),
         test_section(operations.metrics(labeler.digest) if labeler else None),
         part,
     )

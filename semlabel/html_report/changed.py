@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from semlabel.errors import WarehouseError
 from semlabel.html_report.markup import Html, entity, figure, outside, paragraph, section, table, tag
+from semlabel.html_report.words import REASONS
 from semlabel.published import VERSIONS, current_publication, read_manifest
 
 if TYPE_CHECKING:
@@ -19,17 +20,6 @@ if TYPE_CHECKING:
 _TITLE = "What changed since the last publication"
 _MOST_ROWS = 20
 _LABELS = {None: "none", True: "YES", False: "NO"}
-_REASONS = {
-    "added": "the pair is new",
-    "removed": "the pair is gone",
-    "scorer": "another labeler computed the margin",
-    "threshold": "the threshold moved",
-    "entity_text": "the entity's text was edited",
-    "candidate_text": "the candidate's text was edited",
-    "rescored": "the margin was computed anew",
-    "online_update": "it was labeled online",
-    "rollback": "an earlier version was restored",
-}
 
 
 def changes_section(settings: "Settings", operations: "Operations", run_id: str) -> Html:
@@ -84,10 +74,10 @@ def _told(manifest: Mapping[str, Any], before: Mapping[str, Any] | None) -> list
     else:
         rows = [[name, _fact(before, key), _fact(manifest, key)] for name, key in _FACTS]
         parts.append(table(["", "before", "now"], rows))
-    reasons = [[outside(_REASONS.get(name, name)), figure(count)] for name, count in changes["by_reason"].items()]
+    reasons = [[outside(REASONS.get(name, name)), figure(count)] for name, count in changes["by_reason"].items()]
     parts += [tag("h3", "Why"), table(["reason", "pairs"], reasons)]
     rows = [
-        [outside(row["candidate_id"]), outside(_REASONS.get(row["reason"], row["reason"]))]
+        [outside(row["candidate_id"]), outside(REASONS.get(row["reason"], row["reason"]))]
         + [figure(row[name]) for name in ("labels", "rows")]
         for row in changes["by_candidate"][:_MOST_ROWS]
     ]
@@ -128,7 +118,7 @@ def _examples(path: Path) -> list[Html]:
             outside(candidate_id),
             f"{_LABELS[old]} to {_LABELS[new]}",
             f"{figure(old_margin)} to {figure(new_margin)}",
-            outside("; ".join(_REASONS.get(cause, cause) for cause in causes)),
+            outside("; ".join(REASONS.get(cause, cause) for cause in causes)),
         ]
         for entity_id, candidate_id, old, new, old_margin, new_margin, causes in rows
     ]

@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The judged pairs of a split with a margin (entity_id, candidate_id, label, margin), and how many have none."""
+    """The judged pairs of a split with a margin (entity_id, candidate_id, label, margin), how many have none, and all
+    entities of the split.
+    """
 
     pairs: "pd.DataFrame"
     unscored: int
+    entity_ids: tuple[str, ...]
 
     @property
     def labels(self) -> list[bool]:
@@ -66,7 +69,7 @@ def held_out(warehouse: "Warehouse", manifest: Manifest, split: str, unlisted: s
     # Without the texts, which cross no report and may be gigabytes.
     entities = warehouse.frame("SELECT entity_id, split FROM entities WHERE split = ? ORDER BY entity_id", [split])
     references = warehouse.frame(
-        "SELECT entity_id, candidate_id, label FROM reference_labels "
+        "SELECT entity_id, candidate_id, label, design FROM reference_labels "
         "SEMI JOIN (SELECT entity_id FROM entities WHERE split = ?) USING (entity_id) ORDER BY ALL",
         [split],
     )
@@ -74,14 +77,14 @@ def held_out(warehouse: "Warehouse", manifest: Manifest, split: str, unlisted: s
     margins = warehouse.margins(manifest.scorer_digest, list(labels["entity_id"].unique()))
     pairs = labels.merge(margins, on=["entity_id", "candidate_id"], how="left", validate="one_to_one")
     scored = pairs[pairs["margin"].notna()].reset_index(drop=True)
-    return HeldOut(scored, len(pairs) - len(scored))
+    return HeldOut(scored, len(pairs) - len(scored), tuple(entities["entity_id"]))
 
 
 def proven_on(settings: "Settings", operations: "Operations", manifest: Manifest, certify: HeldOut) -> bool:
     """Whether the ledger has a use of exactly these certify entities for these margins."""
     if certify.unscored or certify.pairs.empty:
         return False
-    uses = operations.certify_uses(digest_of(sorted(certify.pairs["entity_id"].unique())))
+    uses = operations.certify_uses(digest_of(sorted(certify.entity_ids)))
     return any(_same_margins(settings, use["labeler_digest"], manifest) for use in uses)
 
 

@@ -1,0 +1,150 @@
+"""Judgements that came back, into the project's file: rows in = imported + refused with a reason.
+
+Knows what makes a judgement good at the moment of its import; deliberately knows nothing of what it may be used for,
+which is decided anew whenever the references are read. The same file again adds nothing.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from semlabel.digests import text_id
+from semlabel.judging.files import JUDGEMENT, JudgedRow, read_judged
+from semlabel.judging.store import (
+    DESIGNS,
+    LEASE,
+    RANDOM,
+    Judgement,
+    add_judgements,
+    judgements_path,
+    probability_of,
+    read_judgements,
+)
+from semlabel.sources import ERASED, RefusedRow, label_of, read_catalog, read_entities
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from semlabel.operations import Operations
+    from semlabel.settings import Settings
+
+NOT_JUDGED, ALREADY = "not judged yet", "already imported"
+HARMLESS = (NOT_JUDGED, ALREADY, ERASED)
+"""Reasons that are no fault of the file."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """What became of the rows of one file."""
+
+    rows_in: int
+    imported: list[Judgement]
+    refused: list[RefusedRow]
+    reasons: Mapping[str, int]
+
+    @property
+    def faulty(self) -> int:
+        """Refused rows that somebody should look at."""
+        return sum(count for reason, count in self.reasons.items() if reason not in HARMLESS)
+
+
+@dataclass
+class _Checks:
+    """What rows are held against."""
+
+    entities: Mapping[str, str]
+    candidates: Mapping[str, str]
+    erased: frozenset[str]
+    known: set[tuple[str, str, bool, str]]
+    now: str
+    seen: set[tuple[str, str, bool, str]] = field(default_factory=set)
+
+    def judgement(self, cells: Mapping[str, str]) -> Judgement | str:
+        """The judgement of a row, or why there is none."""
+        entity_id, candidate_id = cells["entity_id"], cells["candidate_id"]
+        if text_id(entity_id) in self.erased:
+            return ERASED
+        if entity_id not in self.entities:
+            return "unknown entity"
+        if candidate_id not in self.candidates:
+            return "unknown candidate"
+        written = cells.get(JUDGEMENT, "")
+        if not written.strip():
+            return NOT_JUDGED
+        label = label_of(written)
+        if label is None:
+            return "the judgement is neither yes nor no"
+        design, probability = cells["design"], probability_of(cells.get("inclusion_probability", ""))
+        if design not in DESIGNS:
+            return f"the design is none of {', '.join(DESIGNS)}"
+        if design == RANDOM and probability is None:
+            return "a random pair without its inclusion probability"
+        now = (self.entities[entity_id], self.candidates[candidate_id])
+        if now != (cells["entity_text_id"], cells["candidate_text_id"]):
+            return "a text was changed since the export"
+        said = (entity_id, candidate_id, label, design)
+        if said in self.known:
+            return ALREADY
+        if said in self.seen:
+            return "duplicate: stands in the file before"
+        self.seen.add(said)
+        return Judgement(
+            *(entity_id, candidate_id, label, design),
+            inclusion_probability=probability if design == RANDOM else None,
+            entity_text_id=now[0],
+            candidate_text_id=now[1],
+            labeler_digest=cells.get("labeler_digest", ""),
+            imported_at=self.now,
+        )
+
+
+def import_judgements(path: Path, settings: "Settings", operations: "Operations") -> Import:
+    """Add the judgements of a CSV or a Label Studio export to the project's file.
+
+    Raises SettingsError where the settings name no file, SourceError where one cannot be read or written.
+    """
+    target = judgements_path(settings)
+    rows = read_judged(path)
+    entities, candidates = read_entities(settings).frame, read_catalog(settings).frame
+    with operations.lease(LEASE, f"import-{path.name}", settings.environment.lease_wait_seconds):
+        known = read_judgements(settings)
+        checks = _Checks(
+            entities=_text_ids(entities, "entity_id"),
+            candidates=_text_ids(candidates, "candidate_id"),
+            erased=operations.erased_ids(),
+            known={(*row.pair, row.label, row.design) for row in known},
+            now=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        imported, refused, reasons = _sorted(rows, checks.judgement)
+        if imported:
+            add_judgements(target, known, imported)
+    if len(imported) + len(refused) != len(rows):
+        raise AssertionError(f"{path}: {len(rows)} rows in, {len(imported)} imported, {len(refused)} refused")
+    return Import(len(rows), imported, refused, reasons)
+
+
+def _text_ids(frame: "pd.DataFrame", key: str) -> dict[str, str]:
+    """What every id of a source says now."""
+    return {str(name): text_id(str(text)) for name, text in zip(frame[key], frame["text"], strict=True)}
+
+
+def _sorted(
+    rows: list[JudgedRow], judgement: Callable[[Mapping[str, str]], Judgement | str]
+) -> tuple[list[Judgement], list[RefusedRow], Mapping[str, int]]:
+    imported: list[Judgement] = []
+    refused: list[RefusedRow] = []
+    reasons: Counter[str] = Counter()
+    for row in rows:
+        found = row.problem or judgement(row.cells)
+        if isinstance(found, Judgement):
+            imported.append(found)
+            continue
+        reasons[found] += 1
+        ids = [row.cells[name] for name in ("entity_id", "candidate_id") if name in row.cells]
+        # An erased id is not shown again.
+        shown = f"sha256:{text_id(ids[0])}" if found == ERASED else " / ".join(ids) or row.place
+        refused.append(RefusedRow("judgements", shown, f"{row.place}: {found}"))
+    return imported, refused, dict(reasons)
