@@ -108,7 +108,7 @@ def _split(
 def _in_one_precision(*states: torch.Tensor) -> list[torch.Tensor]:
     """Under autocast products are computed in its precision: cast the states once, not slice by slice."""
     kind = states[0].device.type
-    if torch.is_autocast_enabled(kind):
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         return [part.to(torch.get_autocast_dtype(kind)) for part in states]
     return list(states)
 

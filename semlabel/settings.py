@@ -260,7 +260,7 @@ class Gates(Section):
         return self.parity_tolerance_fp32 if precision == "fp32" else self.parity_tolerance_bf16
 
     def max_label_flips(self, precision: str) -> float:
-        """Labels that such moves may change, as a share of what is YES either way: all of them stand at the threshold."""
+        """Labels that such moves may change at the threshold, as a share of what is YES either way."""
         return self.max_label_flips_fp32 if precision == "fp32" else self.max_label_flips_bf16
 
 

@@ -79,6 +79,13 @@ def test_scores_are_never_larger_than_the_cache_however_many_items():
     assert output.shape == (1, layout.total, 4, 8)
 
 
+def test_a_device_without_kernels_of_its_own_takes_the_split_path_too():
+    layout = Layout(130, (8, 8, 3))
+    parts = [part.to("meta") for part in states(layout)]
+    output = run(split_attention, layout, parts)
+    assert (output.device.type, output.shape) == ("meta", (1, layout.total, 4, 8))
+
+
 def test_heads_of_unlike_widths_take_the_mask():
     layout = Layout(5, (3, 2))
     query, key, _ = states(layout, width=8)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from semlabel import heap
+from semlabel import heap, linear_layers
 from semlabel.linear_layers import ServedLinear, ServedMlp, serve_linear_layers
 from semlabel.prompt import PromptSpec
 from semlabel.scorer import Scorer
@@ -97,6 +97,19 @@ def test_a_loaded_scorer_has_served_layers_and_passes_its_self_check(tmp_path):
     left = [module for module in scorer.model.base_model.modules() if type(module) is nn.Linear]
     assert len(left) == (0 if torch.backends.mkldnn.is_available() else 14)
     assert scorer.self_check() < 1e-4
+
+
+def test_without_a_layout_of_its_own_a_device_still_serves_bf16_products(monkeypatch):
+    monkeypatch.setattr(linear_layers, "packed_weight", lambda weight, rows=0: None)
+    model, ids = tiny_model(), torch.tensor([[5, 9, 11, 30, 7]])
+    with torch.inference_mode():
+        before = model.base_model(input_ids=ids).last_hidden_state
+        assert serve_linear_layers(model.base_model, torch.float32) == 0
+        assert serve_linear_layers(model.base_model, torch.bfloat16) == 14
+        with torch.autocast("cpu", torch.bfloat16):
+            after = model.base_model(input_ids=ids).last_hidden_state
+    assert after.dtype == torch.float32
+    assert 0 < (after - before).abs().max() < 0.1
 
 
 def test_freed_memory_is_kept_up_to_a_gibibyte(monkeypatch):
