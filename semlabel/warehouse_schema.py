@@ -62,6 +62,17 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # One row after the first compaction: the size of the fresh file and what it held (see `compaction`).
         "CREATE TABLE compactions (compacted_at TIMESTAMP NOT NULL, bytes BIGINT NOT NULL, weight BIGINT NOT NULL)",
     ),
+    (
+        # The newest text of an entity that came online, and what it is beside the source (see `online_texts`).
+        """CREATE TABLE online_texts (
+            entity_id VARCHAR NOT NULL, text_version BIGINT NOT NULL, text VARCHAR, text_id VARCHAR NOT NULL,
+            state VARCHAR NOT NULL, older VARCHAR[] NOT NULL, accepted_at TIMESTAMP NOT NULL,
+            run_id VARCHAR NOT NULL)""",
+        # Segments of the spool that were taken: one that is still there after a kill is not taken again.
+        """CREATE TABLE ingested_segments (
+            name VARCHAR NOT NULL, updates INTEGER NOT NULL, run_id VARCHAR NOT NULL,
+            ingested_at TIMESTAMP NOT NULL)""",
+    ),
 )
 
 # Views are derived: a writer that opens a warehouse with other ones makes them anew.

@@ -39,7 +39,7 @@ def serve(
 
     With a project (--config) it follows the labeler of the current publication and labels its catalog; with
     --labeler alone it follows that directory or link. With SEMLABEL_SERVE_TOKEN in the environment, clients must send
-    it. SIGTERM: what was taken is answered first.
+    it; who sends that of SEMLABEL_SERVE_PERSIST_TOKEN may persist updates. SIGTERM: what was taken is answered first.
 
     \b
     Example:
@@ -83,6 +83,7 @@ def serve(
         device=device or (settings.model.device if settings else "auto"),
         threads=threads,
         tls=tls,
+        spool=paths.spool if paths else None,
     )
     if settings is not None:
         # Rounds as the nightly run makes them, so that margins are the same to the last bit.

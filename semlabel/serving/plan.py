@@ -57,4 +57,5 @@ class Plan(BaseModel):
     max_round_tokens: int = 8192
     poll_seconds: float = 1.0
     tls: Tls | None = None
+    spool: Path | None = None
     limits: Limits = Limits()
