@@ -35,7 +35,7 @@ def add_changes(
     """Add what differs between relations `old` and `new` (entity_id, candidate_id, label, margin) to table `changes`.
 
     `old_facts`: the relations with the previous version's (entity_id, text_id) and (candidate_id, text_id); the
-    present ones are the tables `entities` and `catalog`.
+    present ones are the tables `entities` and `catalog`, and the view `online_entities`.
     """
     old_entities, old_catalog = old_facts
     connection.execute(
@@ -58,8 +58,7 @@ def add_changes(
             FROM pairs p
             LEFT JOIN {old_entities} oe ON oe.entity_id = p.entity_id
             LEFT JOIN entities e ON e.entity_id = p.entity_id
-            LEFT JOIN online_texts u
-                ON u.entity_id = p.entity_id AND u.text_id = e.text_id AND u.state <> 'overtaken'
+            LEFT JOIN online_entities u ON u.entity_id = p.entity_id
             LEFT JOIN {old_catalog} oc ON oc.candidate_id = p.candidate_id
             LEFT JOIN catalog c ON c.candidate_id = p.candidate_id
             WHERE moved OR old_label IS DISTINCT FROM new_label),

@@ -81,6 +81,11 @@ SELECT * FROM entities
 WHERE (SELECT everything FROM scope) OR entity_id IN (SELECT entity_id FROM prediction_scope)"""
 
 
+# The entities whose text is the one that came online last, whether the source says it too by now or not.
+ONLINE_ENTITIES = """CREATE OR REPLACE VIEW online_entities AS
+SELECT entity_id FROM entities JOIN online_texts USING (entity_id, text_id) WHERE state <> 'overtaken'"""
+
+
 def predictions_query(entities: str) -> str:
     """The query of the predictions for a relation of entities (entity_id, text_key, truncated).
 
@@ -102,4 +107,8 @@ SELECT p.entity_id, c.candidate_id, p.margin,
 FROM pairs p JOIN catalog c ON c.text_key = p.candidate_text_key CROSS JOIN active a"""
 
 
-VIEWS = (SCOPED_ENTITIES, f"CREATE OR REPLACE VIEW predictions AS {predictions_query('scoped_entities')}")
+VIEWS = (
+    SCOPED_ENTITIES,
+    ONLINE_ENTITIES,
+    f"CREATE OR REPLACE VIEW predictions AS {predictions_query('scoped_entities')}",
+)

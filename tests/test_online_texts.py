@@ -164,7 +164,7 @@ def test_where_the_source_has_versions_the_higher_one_counts_whatever_the_texts_
 
 
 def test_a_segment_that_comes_late_does_not_override_what_the_source_said_since(nights):
-    late = accepted("e1", "B", 1, at="2026-11-30T12:00:00+00:00")
+    late = accepted("e1", "B", 1, at="2026-01-01T12:00:00+00:00")
     nights.source["e1"] = "C"
     nights.night()  # the source changed after the update was accepted
     nights.online(late)
@@ -281,7 +281,9 @@ def state_of(folder):
     rows = project.warehouse.rows
     found = (
         rows("SELECT entity_id, text_version, text, state, list_sort(older) FROM online_texts ORDER BY 1"),
-        rows(f"SELECT text_id, sum(len(margins)), sum(list_sum(margins)) FROM scores {with_texts} GROUP BY 1 ORDER BY 1"),
+        rows(
+            f"SELECT text_id, sum(len(margins)), sum(list_sum(margins)) FROM scores {with_texts} GROUP BY 1 ORDER BY 1"
+        ),
         rows("SELECT row_id, reason FROM refused_rows ORDER BY ALL"),
         rows("SELECT name, updates FROM ingested_segments ORDER BY ALL"),
     )
