@@ -38,19 +38,19 @@ class Served:
         self.log.flush()
         return (self.log.seek(0), self.log.read())[1]
 
-    def ask(self, method, path, document=None):
+    def ask(self, method, path, document=None, headers=None):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
-            connection.request(method, path, json.dumps(document).encode() if document else None)
+            connection.request(method, path, json.dumps(document).encode() if document else None, headers or {})
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:
             connection.close()
 
-    def status(self, method, path, document=None):
+    def status(self, method, path, document=None, headers=None):
         try:
-            return self.ask(method, path, document)[0]
-        except OSError:
+            return self.ask(method, path, document, headers)[0]
+        except (OSError, http.client.HTTPException):
             return None
 
     def until(self, condition, seconds=120.0):

@@ -45,12 +45,7 @@ def serve(
     Example:
       semlabel serve --labeler run/labelers/current --http 127.0.0.1:8080 --workers 2
     """
-    try:
-        import fastapi  # noqa: F401
-        import grpc_health  # noqa: F401
-        import prometheus_client  # noqa: F401
-    except ImportError as error:
-        raise SettingsError(f"{_EXTRA} ({error.name} is missing)") from None
+    needed_packages()
     from semlabel.manifest import read_manifest
     from semlabel.serving import supervisor
     from semlabel.serving.access import Access
@@ -92,6 +87,16 @@ def serve(
         plan = plan.model_copy(update=same | {"threads": threads or scoring.threads})
     configure_logging("serve")
     supervisor.run(plan, say)
+
+
+def needed_packages() -> None:
+    """Raise SettingsError where the packages of the server are not installed."""
+    try:
+        import fastapi  # noqa: F401
+        import grpc_health  # noqa: F401
+        import prometheus_client  # noqa: F401
+    except ImportError as error:
+        raise SettingsError(f"{_EXTRA} ({error.name} is missing)") from None
 
 
 def _tls(certificate: Path | None, key: Path | None, clients: Path | None) -> "Tls | None":
