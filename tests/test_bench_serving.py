@@ -49,7 +49,7 @@ def test_the_knee_is_close_below_what_the_server_can_do_and_takes_few_tries(capa
 
     found = find_knee(first, keeps_up, bisections=3)
     assert len(tried) == len(set(tried)) <= 15
-    if 0.003 < first / capacity < 400 and capacity / first < 20:
+    if 1 / 17 < first / capacity < 250:
         assert capacity / 1.1 <= found <= capacity
 
 
@@ -146,7 +146,7 @@ def test_a_document_holds_what_was_asked_for_and_names_what_keeps_up(monkeypatch
 
 def test_an_interrupted_run_keeps_every_rate_and_goes_on_to_the_same_end(monkeypatch, labeler, tmp_path):
     whole = run(monkeypatch, labeler, tmp_path / "whole")
-    for after in (1, 4, 9):
+    for after in (1, 4, 5):
         with pytest.raises(KeyboardInterrupt):
             run(monkeypatch, labeler, tmp_path / "parts", stop_after=after)
         stored = json.loads((tmp_path / "parts" / "serving.json").read_text())
@@ -168,17 +168,14 @@ def test_a_request_that_takes_too_long_alone_has_no_knee_and_is_not_loaded():
 
 def run(monkeypatch, labeler, out, stop_after=None):
     """The benchmark with a server that is only pretended: it keeps up with 9 requests of MIS a second, or 3."""
-    served = []
 
     class Pretended:
         def __init__(self, labeler, device, threads, workers, other=None):
             self.other = other
 
         def __enter__(self):
-            served.append(self.other.name if self.other else "mis")
-            return Served(
-                "http", "generation" if self.other == Kind(name="generation", setting=serving._PLAIN) else "mis"
-            )
+            assert self.other in (None, Kind(name="nothing"), Kind(name="generation", setting=serving._PLAIN))
+            return Served("http", self.other.name if self.other else "mis")
 
         def __exit__(self, *error):
             return None

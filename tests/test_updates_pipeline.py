@@ -60,6 +60,8 @@ def test_an_erased_entity_is_gone_from_the_spool_and_from_the_online_texts(proje
     persist(project, tmp_path, "002", TEXT, 1)
     assert run(project, instance, NIGHT).success
     persist(project, tmp_path, "002", TEXT + " again", 2)
+    for row in project.operations.runs():
+        project.operations.finish_run(row["run_id"], "SUCCESS")  # `semlabel run` does, and an erasure waits for it
     receipt = erase("002", project.settings, project.operations)
     assert (receipt.counts["spool"], receipt.counts["warehouse: online_texts"]) == (1, 1)
     spool = project.settings.paths.spool

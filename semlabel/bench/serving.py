@@ -34,6 +34,7 @@ from semlabel.serving.proto import labeler_pb2
 MIS, GENERATION = "mis", "generation"
 METHODS = (MIS, GENERATION)
 _FIRST_SHARE = 0.6
+_SAMPLE, _FITS, _NO_METHOD = 20, 4, 0
 _UNCOUNTED = 2  # the first requests of a server also pay for what is set up once
 _PLAIN = {"shared_query": True, "skip_forced": True, "packs_per_forward": 8}
 Record = dict[str, Any]
@@ -108,22 +109,35 @@ class Texts:
         self._words = text_ids(tokenizer, len(tokenizer))
         self._decode: Callable[[list[int]], str] = tokenizer.decode
         self._seed = seed
-        self._query_tokens = max(1, shape.query_tokens - len(self._prompt.query("a").ids))
-        self._item_tokens = max(1, shape.item_tokens - len(self._prompt.closing))
+        self._query_words = self._fitted(shape.query_tokens, self._query_lengths)
+        self._item_words = self._fitted(shape.item_tokens, self._item_lengths)
 
     def entity(self, *number: int) -> str:
         """The text of one number; another number has another text."""
-        return self._text(self._query_tokens, 0, *number)
+        return self._text(self._query_words, 0, *number)
 
     def candidates(self, items: int) -> list[str]:
         """The first `items` candidates."""
-        return [self._text(self._item_tokens, 1, number) for number in range(items)]
+        return [self._text(self._item_words, 1, number) for number in range(items)]
 
     def lengths(self, items: int) -> Record:
         """Mean tokens of a query and of an item, as they are served."""
-        queries = [len(query.ids) for query in self._prompt.queries([self.entity(2, n) for n in range(20)])]
-        found = [len(item) for item in self._prompt.items(self.candidates(items))]
-        return {"query_tokens": float(np.mean(queries)), "item_tokens": float(np.mean(found))}
+        queries = self._query_lengths([self.entity(_NO_METHOD, number) for number in range(_SAMPLE)])
+        return {"query_tokens": queries, "item_tokens": self._item_lengths(self.candidates(items))}
+
+    def _query_lengths(self, texts: list[str]) -> float:
+        return float(np.mean([len(query.ids) for query in self._prompt.queries(texts)]))
+
+    def _item_lengths(self, texts: list[str]) -> float:
+        return float(np.mean([len(item) for item in self._prompt.items(texts)]))
+
+    def _fitted(self, wanted: int, mean_tokens: Callable[[list[str]], float]) -> int:
+        """How many ids to draw for texts of `wanted` tokens: as text they are tokenised again, and differently."""
+        words = max(1, wanted // 2)
+        for _ in range(_FITS):
+            found = mean_tokens([self._text(words, 2, number) for number in range(_SAMPLE)])
+            words = max(1, round(words * wanted / found))
+        return words
 
     def _text(self, tokens: int, *number: int) -> str:
         rng = np.random.default_rng([self._seed, *number])
