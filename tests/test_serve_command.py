@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from semlabel.cli import run_command
+from tests.cli_settings import smallest
 from tests.serving_fixtures import QUERY, make_labelers
 
 DOCUMENT = {"query": QUERY, "items": ["sell", "weld"]}
@@ -147,3 +148,16 @@ def test_an_address_that_is_taken_is_one_line(labeler, capsys, monkeypatch, tmp_
 
 def test_the_environment_of_a_test_has_no_server_token():
     assert not any(name.startswith("SEMLABEL_SERVE") for name in os.environ)
+
+
+def test_a_folder_that_cannot_keep_updates_is_refused_before_anything_is_confirmed(
+    labeler, capsys, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SEMLABEL_SERVE_PERSIST_TOKEN", "p" * 20)
+    (tmp_path / "pipeline.toml").write_text(smallest())
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "spool").write_text("a file, not a folder")
+    assert run_command(["serve", "--labeler", str(labeler)]) == 2
+    error = capsys.readouterr().err
+    assert "[serving] spool_dir" in error and error.count("\n") == 1

@@ -4,6 +4,7 @@ How it is served stands in `semlabel.serving`.
 """
 
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,6 +70,9 @@ def serve(
             raise SettingsError(
                 f"{address.host} can be reached from outside; set SEMLABEL_SERVE_TOKEN or --tls-client-ca first"
             )
+    spool = paths.spool if paths and access.persist is not None else None
+    if spool is not None:
+        _refuse_unwritable(spool)
     plan = Plan(
         pointer=pointer,
         socket=Path("engine"),
@@ -78,7 +82,7 @@ def serve(
         device=device or (settings.model.device if settings else "auto"),
         threads=threads,
         tls=tls,
-        spool=paths.spool if paths else None,
+        spool=spool,
     )
     if settings is not None:
         # Rounds as the nightly run makes them, so that margins are the same to the last bit.
@@ -87,6 +91,19 @@ def serve(
         plan = plan.model_copy(update=same | {"threads": threads or scoring.threads})
     configure_logging("serve")
     supervisor.run(plan, say)
+
+
+def _refuse_unwritable(spool: Path) -> None:
+    """Raise SettingsError where updates could not be kept: every one of them would fail later."""
+    try:
+        spool.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryFile(dir=spool):
+            pass
+    except OSError as error:
+        raise SettingsError(
+            f"{spool}: updates cannot be kept there ({error.strerror}); make it writable, set [serving] spool_dir, or "
+            "unset SEMLABEL_SERVE_PERSIST_TOKEN"
+        ) from None
 
 
 def needed_packages() -> None:
