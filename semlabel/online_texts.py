@@ -244,8 +244,9 @@ def resolve(warehouse: Warehouse, frame: "pd.DataFrame") -> Resolved:
     if changed:
         with warehouse.transaction() as connection:
             connection.executemany("UPDATE online_texts SET state = ?, text = NULL WHERE entity_id = ?", changed)
-    counts = [list(states.values()).count(state) for state in (HELD, CAUGHT_UP, OVERTAKEN)]
-    return Resolved(frame.assign(text=texts, text_version=versions), *counts, warnings)
+    held, caught_up, overtaken = (list(states.values()).count(state) for state in (HELD, CAUGHT_UP, OVERTAKEN))
+    resolved = frame.assign(text=texts, text_version=versions)
+    return Resolved(resolved, held, caught_up, overtaken, warnings)
 
 
 def _state(row: _Row, source_text_id: str, source_version: str) -> str:

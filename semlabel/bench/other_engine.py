@@ -91,7 +91,8 @@ def loader(plan: Plan, kind: Kind) -> Callable[[Path], Any]:
         spec = manifest.prompt.spec()
         model = load_model(path, manifest.precision, plan.device)
         config: Any = model.config
-        sizes = int(model.get_input_embeddings().num_embeddings), int(config.max_position_embeddings)
+        embeddings: Any = model.get_input_embeddings()
+        sizes = int(embeddings.num_embeddings), int(config.max_position_embeddings)
         scorer: _Whole
         if kind.name == "nothing":
             scorer = _Nothing(*sizes)

@@ -107,7 +107,7 @@ class Texts:
         tokenizer = load_tokenizer(labeler)
         self._prompt = Prompt(manifest.prompt.spec(), tokenizer)
         self._words = text_ids(tokenizer, len(tokenizer))
-        self._decode: Callable[[list[int]], str] = tokenizer.decode
+        self._decode = tokenizer.decode
         self._seed = seed
         self._query_words = self._fitted(shape.query_tokens, self._query_lengths)
         self._item_words = self._fitted(shape.item_tokens, self._item_lengths)
@@ -142,7 +142,7 @@ class Texts:
     def _text(self, tokens: int, *number: int) -> str:
         rng = np.random.default_rng([self._seed, *number])
         # A letter first: a text of blanks alone would be refused.
-        return "a" + self._decode(rng.choice(self._words, tokens).tolist())
+        return f"a{self._decode(rng.choice(self._words, tokens).tolist())}"
 
 
 def measure(

@@ -164,8 +164,12 @@ def serving(
     from semlabel.bench.serving_files import run
 
     plan = replace(Plan.quick() if quick else Plan(), limit_seconds=limit, workers=workers)
-    given = {"seconds": seconds, "warm_up_seconds": warm_up, "items": tuple(sorted(set(items))) if items else None}
-    plan = replace(plan, **{name: value for name, value in given.items() if value is not None})
+    plan = replace(
+        plan,
+        items=tuple(sorted(set(items))) if items else plan.items,
+        seconds=plan.seconds if seconds is None else seconds,
+        warm_up_seconds=plan.warm_up_seconds if warm_up is None else warm_up,
+    )
     _told(run(subject, plan, out, device, _progress), out, "serving", json)
 
 
