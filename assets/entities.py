@@ -1,16 +1,17 @@
 """`entities`: who is to be labeled, each in one split for good, with the length of the query that is scored.
 
-Knows the source, the splits and the prompt's limit; knows nothing of candidates or labels, except that only entities
-with references can be held out to judge by.
+Knows the source, the updates that came online, the splits and the prompt's limit; knows nothing of candidates or
+labels, except that only entities with references can be held out to judge by.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from assets import contracts, metadata
 from assets.checks import GateCheck, gate_check
+from assets.labelers import promoted_labeler
 from assets.prompts import prompt_in_force
 from resources.project import ProjectResource, Step
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from semlabel.gates import GateResult
+    from semlabel.online_texts import Ingested
     from semlabel.warehouse import Warehouse
 
 
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
     metadata={"dagster/column_schema": metadata.ENTITIES},
 )
 def entities(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
-    """The entities of the source, near-duplicates kept in one split, texts cut to the query's limit counted."""
+    """The entities of the source with the texts that came online, near-duplicates kept in one split."""
+    from semlabel import online_texts
     from semlabel.sources import ERASED, read_entities, read_references
 
     step = project.step(context)
@@ -36,11 +39,14 @@ def entities(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.
     source = read_entities(step.settings, erased_ids)
     judged = set(read_references(step.settings, erased_ids).frame["entity_id"])
     with step.writer() as warehouse:
-        frame, notes = _split(step, warehouse, source.frame, judged)
+        ingested = _ingested(step, warehouse, erased_ids)
+        online = online_texts.resolve(warehouse, source.frame)
+        frame, notes = _split(step, warehouse, online.frame, judged)
         frame, problem = _measured(step, frame)
         replaced = warehouse.replace_entities(frame, step.run_id, source.digest)
         warehouse.add_refused(step.run_id, "entities", [(row.row_id, row.reason) for row in source.refused])
-    for warning in [*source.warnings, *notes, *problem]:
+    warnings = [*source.warnings, *ingested.warnings, *online.warnings, *notes, *problem]
+    for warning in warnings:
         step.log.warning(warning)
     sizes = frame["split"].value_counts()
     # Refused for good and by decision: no sign of a broken export, so no fault that the gate should count.
@@ -57,9 +63,26 @@ def entities(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.
         removed=replaced.removed,
         edited=replaced.edited,
         splits=metadata.table([{"split": name or "(none)", "entities": count} for name, count in sizes.items()]),
-        warnings=metadata.listed([*source.warnings, *notes, *problem]),
+        updates_online=ingested.updates,
+        updates_refused=ingested.refused,
+        texts_held_online=online.held,
+        warnings=metadata.listed(warnings),
         refused_rows=metadata.refusals(source.refused),
     )
+
+
+def _ingested(step: Step, warehouse: "Warehouse", erased_ids: Collection[str]) -> "Ingested":
+    """What was accepted online until now, with the margins that the promoted labeler's scorer made."""
+    from semlabel.online_texts import ingest
+
+    promoted = promoted_labeler(step)
+    scorer = promoted[1].scorer_digest if promoted else None
+    rounds = step.settings.scoring.items_per_round
+    done = ingest(warehouse, step.settings.paths.spool, scorer, step.run_id, rounds, erased_ids)
+    if done.segments:
+        counts = {name: value for name, value in vars(done).items() if isinstance(value, int)}
+        step.log.info("updates: " + ", ".join(f"{name} {value}" for name, value in counts.items()))
+    return done
 
 
 def _split(

@@ -28,9 +28,9 @@ def _schema(**columns: str) -> dg.TableSchema:
 
 ENTITIES = _schema(
     entity_id="text: as in the source, byte for byte",
-    text="text: as in the source",
+    text="text: as in the source, or as it came online since",
     text_id="text: sha256 of the text's UTF-8 bytes",
-    text_version="text: the source's own version of the text",
+    text_version="text: the version of the text, from where the text is",
     split="text: train, calibrate, certify, test, or empty when left out",
     group_id="integer: near-duplicates share one",
     query_tokens="integer: tokens of the query that is scored",

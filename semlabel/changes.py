@@ -2,7 +2,8 @@
 
 Knows SQL over two sets of Parquet files; deliberately knows nothing of how a version is staged or switched. Following
 every change from a version to the next gives exactly the next: a pair is in the feed when its label or any bit of its
-margin differs. The reason is the first cause that applies, in the order of `CAUSES`.
+margin differs. The reason is the first cause that applies, in the order of `CAUSES`; an
+entity's text was edited either in the source or online, never both.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import duckdb
 
-CAUSES = ("scorer", "threshold", "entity_text", "candidate_text")
+CAUSES = ("scorer", "threshold", "entity_text", "candidate_text", "online_update")
 # The stored margin was computed anew although neither texts nor scorer changed (an erased margin, another machine).
 UNEXPLAINED = "rescored"
 _TOP_CANDIDATES = 50
@@ -34,7 +35,7 @@ def add_changes(
     """Add what differs between relations `old` and `new` (entity_id, candidate_id, label, margin) to table `changes`.
 
     `old_facts`: the relations with the previous version's (entity_id, text_id) and (candidate_id, text_id); the
-    present ones are the tables `entities` and `catalog`.
+    present ones are the tables `entities` and `catalog`, and the view `online_entities`.
     """
     old_entities, old_catalog = old_facts
     connection.execute(
@@ -50,12 +51,14 @@ def add_changes(
             SELECT p.*, list_filter([
                 CASE WHEN moved AND {_literal(scorer_changed)} THEN 'scorer' END,
                 CASE WHEN old_label IS DISTINCT FROM new_label AND {_literal(threshold_changed)} THEN 'threshold' END,
-                CASE WHEN moved AND oe.text_id <> e.text_id THEN 'entity_text' END,
-                CASE WHEN moved AND oc.text_id <> c.text_id THEN 'candidate_text' END],
+                CASE WHEN moved AND oe.text_id <> e.text_id AND u.entity_id IS NULL THEN 'entity_text' END,
+                CASE WHEN moved AND oc.text_id <> c.text_id THEN 'candidate_text' END,
+                CASE WHEN moved AND oe.text_id <> e.text_id AND u.entity_id IS NOT NULL THEN 'online_update' END],
                 lambda cause: cause IS NOT NULL) AS causes
             FROM pairs p
             LEFT JOIN {old_entities} oe ON oe.entity_id = p.entity_id
             LEFT JOIN entities e ON e.entity_id = p.entity_id
+            LEFT JOIN online_entities u ON u.entity_id = p.entity_id
             LEFT JOIN {old_catalog} oc ON oc.candidate_id = p.candidate_id
             LEFT JOIN catalog c ON c.candidate_id = p.candidate_id
             WHERE moved OR old_label IS DISTINCT FROM new_label),

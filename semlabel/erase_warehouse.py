@@ -13,18 +13,25 @@ from semlabel.warehouse_tables import TABLES, renew_digest
 if TYPE_CHECKING:
     import duckdb
 
-_BY_ID = ("former_texts", "entities", "reference_labels", "training_pairs", "prediction_scope")
+_BY_ID = ("former_texts", "online_texts", "entities", "reference_labels", "training_pairs", "prediction_scope")
 # The texts of the entity, now and before, that no other entity and no candidate has or had.
 _OWN_TEXTS = """CREATE OR REPLACE TEMP TABLE own_texts AS
 WITH owners AS (
     SELECT entity_id, text_key FROM entities UNION ALL SELECT entity_id, text_key FROM former_texts
+    UNION ALL SELECT entity_id, text_key FROM texts JOIN
+        (SELECT entity_id, unnest(list_append(older, text_id)) AS text_id FROM online_texts) USING (text_id)
     UNION ALL SELECT NULL, text_key FROM catalog)
 SELECT text_key FROM owners GROUP BY text_key HAVING bool_and(coalesce(entity_id = ?, false))"""
 
 
 def known_texts(warehouse: Warehouse, entity_id: str) -> list[str]:
     """The texts of an entity that the warehouse still holds."""
-    return [text for (text,) in warehouse.rows("SELECT text FROM entities WHERE entity_id = ?", [entity_id])]
+    rows = warehouse.rows(
+        "SELECT text FROM entities WHERE entity_id = ? UNION "
+        "SELECT text FROM online_texts WHERE entity_id = ? AND text IS NOT NULL ORDER BY text",
+        [entity_id, entity_id],
+    )
+    return [text for (text,) in rows]
 
 
 def count_entity(warehouse: Warehouse, entity_id: str) -> dict[str, int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from semlabel import erase_traces, erase_warehouse
+from semlabel import erase_traces, erase_warehouse, spool
 from semlabel.compaction import compact
 from semlabel.digests import text_id
 from semlabel.erase_traces import Traces
@@ -21,6 +21,7 @@ from semlabel.judging import store
 from semlabel.leases import ProcessIdentity
 from semlabel.operations import STARTED
 from semlabel.published import clean
+from semlabel.spool_versions import Versions
 from semlabel.warehouse import LEASE, Opening, Warehouse
 
 if TYPE_CHECKING:
@@ -155,7 +156,15 @@ def _erase_temporary(work: _Erasure) -> None:
 
 
 def _erase_spool(work: _Erasure) -> None:
-    _erase_files(work, "spool", _files(work.settings.paths.state / "spool"), erase_traces.erase_from_file)
+    folder = work.settings.paths.spool
+    own = (spool.SEALED, spool.OPEN, spool.DAMAGED, ".sqlite")
+    others = [file for file in _files(folder) if file.suffix not in own]
+    found = sum(erase_traces.erase_from_file(file, work.traces, True) for file in others)
+    work.note(spool=found + spool.erase(folder, work.entity_id, True, work.traces.in_text))
+    for file in others:
+        erase_traces.erase_from_file(file, work.traces, False)
+    spool.erase(folder, work.entity_id, False, work.traces.in_text)
+    Versions(folder).forget(work.entity_id)
 
 
 def _erase_reports(work: _Erasure) -> None:

@@ -47,6 +47,12 @@ def purge(warehouse: Warehouse, retention: timedelta, now: datetime | None = Non
         _drop_candidates(connection)
         connection.execute("DELETE FROM texts WHERE text_key IN (SELECT text_key FROM expired_texts)")
         connection.execute("DELETE FROM former_texts WHERE since <= ?", [moment - retention])
+        # An update of an entity that has left waits for it as long as its margins would.
+        connection.execute(
+            "DELETE FROM online_texts WHERE accepted_at <= ? AND entity_id NOT IN (SELECT entity_id FROM entities)",
+            [moment - retention],
+        )
+        connection.execute("DELETE FROM ingested_segments WHERE ingested_at <= ?", [moment - retention])
         texts = _count(connection, "SELECT count(*) FROM expired_texts")
         purged = Purged(before - _pairs(connection), texts, scorers)
         for table in ("expired_texts", "expired_scorers"):

@@ -10,7 +10,6 @@ import types
 import typing
 import zoneinfo
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -27,6 +26,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from semlabel.errors import SettingsError
+from semlabel.paths import Paths
 from semlabel.settings_file import environment_overrides, merge, read_merged
 
 Count = Annotated[int, Field(ge=0)]
@@ -318,9 +318,13 @@ class Report(Section):
 
 
 class Serving(Section):
-    """Where the servers of this project answer: `one_labeler_everywhere` asks each of them before a publication."""
+    """Where the servers of this project answer: `one_labeler_everywhere` asks each of them before a publication.
+
+    Updates that came online wait in `spool_dir` for the next run; without it in the environment's own folder.
+    """
 
     endpoints: list[WebAddress] = []
+    spool_dir: NonEmpty | None = None
 
 
 class Environment(Section):
@@ -449,30 +453,6 @@ def _named_variables(urls: list[str]) -> list[str]:
     return urls
 
 
-@dataclass(frozen=True)
-class Paths:
-    """Where one environment of a project keeps its state. All absolute; nothing is created before `create()`."""
-
-    state: Path
-    warehouse: Path
-    ops: Path
-    labelers: Path
-    checkpoints: Path
-    published: Path
-    preview: Path
-    reports: Path
-    dagster_home: Path
-    lock: Path
-    temporary: Path
-
-    def create(self) -> None:
-        """Make the folders, readable by their owner only: they hold people's texts."""
-        files = {self.warehouse, self.ops, self.lock}
-        for folder in (getattr(self, field.name) for field in fields(self)):
-            if folder not in files:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-
 class Settings(Section):
     """The whole of `pipeline.toml`. `path` is the file it came from, `root` the folder relative paths start from."""
 
@@ -507,13 +487,15 @@ class Settings(Section):
     def paths(self) -> Paths:
         """Where the state lies: `root/environment.dir`, below it `environment.name` when one is given.
 
-        A configured `publish.dir` gets the environment's name too, so that dev never publishes over prod.
+        Configured folders get the environment's name too, so that dev never publishes over prod.
         """
         name = self.environment.name
         state = self.root / Path(self.environment.dir).expanduser() / name
-        published = state / "published"
-        if self.publish.dir is not None:
-            published = self.root / Path(self.publish.dir).expanduser() / name
+        elsewhere = {"published": self.publish.dir, "spool": self.serving.spool_dir}
+        published, spool = (
+            state / kind if given is None else self.root / Path(given).expanduser() / name
+            for kind, given in elsewhere.items()
+        )
         return Paths(
             state=state,
             warehouse=state / "warehouse.duckdb",
@@ -526,6 +508,7 @@ class Settings(Section):
             dagster_home=state / "dagster",
             lock=state / "warehouse.lock",
             temporary=state / "temporary",
+            spool=spool,
         )
 
 

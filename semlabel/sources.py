@@ -276,9 +276,14 @@ def _some_text(cell: Cell) -> str:
         raise _BadCell(f"is {_kind(cell)}, not text")
     if not cell:
         raise _BadCell("is empty")
-    if all(unicodedata.category(character) in _INVISIBLE for character in cell):
+    if is_blank(cell):
         raise _BadCell("is blank")
     return cell
+
+
+def is_blank(text: str) -> bool:
+    """Whether nothing of a text can be seen."""
+    return all(unicodedata.category(character) in _INVISIBLE for character in text)
 
 
 def _optional_text(cell: Cell) -> str:

@@ -66,6 +66,15 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # How a pair came to be judged: 'reference', 'random' or 'active:...' (see `judgements`), and how likely it was.
         "ALTER TABLE reference_labels ADD COLUMN design VARCHAR DEFAULT 'reference'",
         "ALTER TABLE reference_labels ADD COLUMN inclusion_probability DOUBLE",
+        # The newest text of an entity that came online, and what it is beside the source (see `online_texts`).
+        """CREATE TABLE online_texts (
+            entity_id VARCHAR NOT NULL, text_version BIGINT NOT NULL, text VARCHAR, text_id VARCHAR NOT NULL,
+            state VARCHAR NOT NULL, older VARCHAR[] NOT NULL, accepted_at TIMESTAMP NOT NULL,
+            run_id VARCHAR NOT NULL)""",
+        # Segments of the spool that were taken: one that is still there after a kill is not taken again.
+        """CREATE TABLE ingested_segments (
+            name VARCHAR NOT NULL, updates INTEGER NOT NULL, run_id VARCHAR NOT NULL,
+            ingested_at TIMESTAMP NOT NULL)""",
     ),
 )
 
@@ -73,6 +82,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 SCOPED_ENTITIES = """CREATE OR REPLACE VIEW scoped_entities AS
 SELECT * FROM entities
 WHERE (SELECT everything FROM scope) OR entity_id IN (SELECT entity_id FROM prediction_scope)"""
+
+
+# The entities whose text is the one that came online last, whether the source says it too by now or not.
+ONLINE_ENTITIES = """CREATE OR REPLACE VIEW online_entities AS
+SELECT entity_id FROM entities JOIN online_texts USING (entity_id, text_id) WHERE state <> 'overtaken'"""
 
 
 def predictions_query(entities: str) -> str:
@@ -96,4 +110,8 @@ SELECT p.entity_id, c.candidate_id, p.margin,
 FROM pairs p JOIN catalog c ON c.text_key = p.candidate_text_key CROSS JOIN active a"""
 
 
-VIEWS = (SCOPED_ENTITIES, f"CREATE OR REPLACE VIEW predictions AS {predictions_query('scoped_entities')}")
+VIEWS = (
+    SCOPED_ENTITIES,
+    ONLINE_ENTITIES,
+    f"CREATE OR REPLACE VIEW predictions AS {predictions_query('scoped_entities')}",
+)

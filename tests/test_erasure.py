@@ -148,6 +148,7 @@ COUNTS = {
     "warehouse: entities": 1,
     "warehouse: former_texts": 1,
     "warehouse: margins": 10,
+    "warehouse: online_texts": 0,
     "warehouse: prediction_scope": 0,
     "warehouse: reference_labels": 1,
     "warehouse: refused_rows": 1,

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from semlabel.cli import run_command
+from tests.cli_settings import smallest
 from tests.serving_fixtures import QUERY, make_labelers
 
 DOCUMENT = {"query": QUERY, "items": ["sell", "weld"]}
@@ -38,19 +39,19 @@ class Served:
         self.log.flush()
         return (self.log.seek(0), self.log.read())[1]
 
-    def ask(self, method, path, document=None):
+    def ask(self, method, path, document=None, headers=None):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
-            connection.request(method, path, json.dumps(document).encode() if document else None)
+            connection.request(method, path, json.dumps(document).encode() if document else None, headers or {})
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:
             connection.close()
 
-    def status(self, method, path, document=None):
+    def status(self, method, path, document=None, headers=None):
         try:
-            return self.ask(method, path, document)[0]
-        except OSError:
+            return self.ask(method, path, document, headers)[0]
+        except (OSError, http.client.HTTPException):
             return None
 
     def until(self, condition, seconds=120.0):
@@ -147,3 +148,16 @@ def test_an_address_that_is_taken_is_one_line(labeler, capsys, monkeypatch, tmp_
 
 def test_the_environment_of_a_test_has_no_server_token():
     assert not any(name.startswith("SEMLABEL_SERVE") for name in os.environ)
+
+
+def test_a_folder_that_cannot_keep_updates_is_refused_before_anything_is_confirmed(
+    labeler, capsys, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SEMLABEL_SERVE_PERSIST_TOKEN", "p" * 20)
+    (tmp_path / "pipeline.toml").write_text(smallest())
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "spool").write_text("a file, not a folder")
+    assert run_command(["serve", "--labeler", str(labeler)]) == 2
+    error = capsys.readouterr().err
+    assert "[serving] spool_dir" in error and error.count("\n") == 1

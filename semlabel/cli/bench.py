@@ -44,6 +44,7 @@ def build() -> typer.Typer:
     app.callback(invoke_without_command=True)(_top)
     app.command("throughput", short_help="Labels per second of every method, with its exactness.")(throughput)
     app.command("order", short_help="Decisions that change when candidates are reordered.")(order)
+    app.command("serving", short_help="The rate a server keeps up with: packed scoring and packed generation.")(serving)
     app.command("refresh", short_help="What a night costs in the store, without any model.")(refresh)
     return app
 
@@ -127,6 +128,49 @@ def order(
         plan = replace(plan, precisions=_known(precision))
     texts = None if synthetic or settings is None else warehouse_texts(settings.paths.warehouse)
     _told(run(subject, plan, out, texts, device, _progress), out, "order", json)
+
+
+def serving(
+    config: ConfigOption = DEFAULT_CONFIG,
+    model: Annotated[
+        str | None, typer.Option("--model", help="A labeler directory; else the promoted labeler.", metavar="DIR")
+    ] = None,
+    out: OutOption = OUT,
+    quick: QuickOption = False,
+    items: Annotated[list[int] | None, typer.Option("--items", min=1, help="An N; may be repeated.")] = None,
+    seconds: Annotated[float | None, typer.Option("--seconds", min=0.1, help="Measured seconds of a rate.")] = None,
+    warm_up: Annotated[float | None, typer.Option("--warm-up", min=0.0, help="Seconds before that.")] = None,
+    limit: Annotated[float, typer.Option("--limit", min=0.01, help="Seconds that the p99 may take.")] = 1.0,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Front processes.")] = 1,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Find the highest rate that `semlabel serve` keeps up with, for several N, and that of packed generation.
+
+    Open-loop Poisson load over loopback; no query is sent twice. What fronts and transport take of a request is
+    measured too. Called again after an interruption it goes on where it stopped.
+
+    \b
+    Example:
+      semlabel bench serving --model run/labelers/current --quick --out /tmp/bench
+    """
+    from semlabel.cli.serve import needed_packages
+
+    needed_packages()
+    subject, settings = _subject(model, config)
+    _fix_threads(threads, settings)
+    from semlabel.bench.serving import Plan
+    from semlabel.bench.serving_files import run
+
+    plan = replace(Plan.quick() if quick else Plan(), limit_seconds=limit, workers=workers)
+    plan = replace(
+        plan,
+        items=tuple(sorted(set(items))) if items else plan.items,
+        seconds=plan.seconds if seconds is None else seconds,
+        warm_up_seconds=plan.warm_up_seconds if warm_up is None else warm_up,
+    )
+    _told(run(subject, plan, out, device, _progress), out, "serving", json)
 
 
 def refresh(

@@ -4,6 +4,7 @@ How it is served stands in `semlabel.serving`.
 """
 
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,18 +40,13 @@ def serve(
 
     With a project (--config) it follows the labeler of the current publication and labels its catalog; with
     --labeler alone it follows that directory or link. With SEMLABEL_SERVE_TOKEN in the environment, clients must send
-    it. SIGTERM: what was taken is answered first.
+    it; who sends that of SEMLABEL_SERVE_PERSIST_TOKEN may persist updates. SIGTERM: what was taken is answered first.
 
     \b
     Example:
       semlabel serve --labeler run/labelers/current --http 127.0.0.1:8080 --workers 2
     """
-    try:
-        import fastapi  # noqa: F401
-        import grpc_health  # noqa: F401
-        import prometheus_client  # noqa: F401
-    except ImportError as error:
-        raise SettingsError(f"{_EXTRA} ({error.name} is missing)") from None
+    needed_packages()
     from semlabel.manifest import read_manifest
     from semlabel.serving import supervisor
     from semlabel.serving.access import Access
@@ -74,6 +70,9 @@ def serve(
             raise SettingsError(
                 f"{address.host} can be reached from outside; set SEMLABEL_SERVE_TOKEN or --tls-client-ca first"
             )
+    spool = paths.spool if paths and access.persist is not None else None
+    if spool is not None:
+        _refuse_unwritable(spool)
     plan = Plan(
         pointer=pointer,
         socket=Path("engine"),
@@ -83,6 +82,7 @@ def serve(
         device=device or (settings.model.device if settings else "auto"),
         threads=threads,
         tls=tls,
+        spool=spool,
     )
     if settings is not None:
         # Rounds as the nightly run makes them, so that margins are the same to the last bit.
@@ -91,6 +91,29 @@ def serve(
         plan = plan.model_copy(update=same | {"threads": threads or scoring.threads})
     configure_logging("serve")
     supervisor.run(plan, say)
+
+
+def _refuse_unwritable(spool: Path) -> None:
+    """Raise SettingsError where updates could not be kept: every one of them would fail later."""
+    try:
+        spool.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryFile(dir=spool):
+            pass
+    except OSError as error:
+        raise SettingsError(
+            f"{spool}: updates cannot be kept there ({error.strerror}); make it writable, set [serving] spool_dir, or "
+            "unset SEMLABEL_SERVE_PERSIST_TOKEN"
+        ) from None
+
+
+def needed_packages() -> None:
+    """Raise SettingsError where the packages of the server are not installed."""
+    try:
+        import fastapi  # noqa: F401
+        import grpc_health  # noqa: F401
+        import prometheus_client  # noqa: F401
+    except ImportError as error:
+        raise SettingsError(f"{_EXTRA} ({error.name} is missing)") from None
 
 
 def _tls(certificate: Path | None, key: Path | None, clients: Path | None) -> "Tls | None":

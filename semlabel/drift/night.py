@@ -112,10 +112,12 @@ def night_against(warehouse: "Warehouse", version: Path) -> Night:
         "GROUP BY n.entity_id",
     )
     reasons = warehouse.rows(
-        f"""SELECT CASE WHEN oe.text_id <> ne.text_id THEN 'entity_text' WHEN oc.text_id <> nc.text_id
-                        THEN 'candidate_text' ELSE 'rescored' END AS reason, count(*)
+        f"""SELECT CASE WHEN oe.text_id <> ne.text_id AND u.entity_id IS NULL THEN 'entity_text'
+                        WHEN oc.text_id <> nc.text_id THEN 'candidate_text'
+                        WHEN oe.text_id <> ne.text_id THEN 'online_update' ELSE 'rescored' END AS reason, count(*)
             FROM {pairs} JOIN {entities} oe USING (entity_id) JOIN entities ne USING (entity_id)
             JOIN {catalog} oc USING (candidate_id) JOIN catalog nc USING (candidate_id)
+            LEFT JOIN online_entities u USING (entity_id)
             WHERE o.label IS DISTINCT FROM n.label GROUP BY 1 ORDER BY 1"""
     )
     entities_before, yes, up, down = stayed

@@ -17,6 +17,7 @@ from semlabel.serving.label_request import Candidate, LabelRequest
 from semlabel.serving.limits import Limits
 from semlabel.serving.score_request import ScoreRequest
 from semlabel.serving.served import Served
+from semlabel.serving.updates import Updates
 from semlabel.serving.wire import Work, margins_in, probabilities_in
 
 
@@ -53,10 +54,10 @@ class LabelAnswer:
 
 
 class Answers:
-    """Answers requests through one engine."""
+    """Answers requests through one engine; without `updates` none are kept."""
 
-    def __init__(self, engine: EngineClient, limits: Limits) -> None:
-        self.engine, self.limits = engine, limits
+    def __init__(self, engine: EngineClient, limits: Limits, updates: Updates | None = None) -> None:
+        self.engine, self.limits, self._updates = engine, limits, updates
 
     async def score(self, request: ScoreRequest, labeler_digest: str, seconds: float) -> ScoreAnswer:
         """Scores of one request. Raises Fault."""
@@ -72,10 +73,15 @@ class Answers:
     async def label(self, request: LabelRequest, labeler_digest: str, seconds: float) -> LabelAnswer:
         """Labels of one entity's text. Raises Fault."""
         served = self.engine.needed(labeler_digest)
+        updates = self._updates
         if request.persist:
-            raise Fault(Kind.FORBIDDEN, "persist: updates are not kept by this server", "persist")
+            if updates is None:
+                raise Fault(Kind.FORBIDDEN, "persist: updates are not kept by this server", "persist")
+            await asyncio.to_thread(updates.check, request, served.needed_catalog())
         work, truncated, candidates = await asyncio.to_thread(self._label_work, request, served)
         margins = margins_in(await self.engine.score(work, seconds) if work.items else b"")
+        if request.persist and updates is not None:
+            await asyncio.to_thread(updates.keep, request, served, margins)
         manifest = served.labeler.manifest
         return LabelAnswer(
             _labels(margins, candidates, served),
@@ -83,7 +89,7 @@ class Answers:
             manifest.digest,
             served.catalog.version if served.catalog else None,
             truncated,
-            persisted=False,
+            persisted=request.persist,
         )
 
     def about(self) -> dict[str, Any]:

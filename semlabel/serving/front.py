@@ -24,6 +24,7 @@ from semlabel.serving.metrics import Metrics
 from semlabel.serving.plan import Plan
 from semlabel.serving.processes import configure_logging, end_with_parent
 from semlabel.serving.rpc_api import LabelerService, build_server, set_health
+from semlabel.serving.updates import Updates
 
 _HEALTH_EVERY_SECONDS = 0.5
 
@@ -35,6 +36,9 @@ def assemble(plan: Plan, access: Access) -> FastAPI:
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with contextlib.AsyncExitStack() as stack:
+            if updates is not None:
+                stack.push_async_callback(updates.close)
+                await stack.enter_async_context(_running(updates.seal_in_time()))
             await stack.enter_async_context(_running(answers.engine.follow()))
             if plan.grpc is not None:
                 service = LabelerService(answers, access, metrics)
@@ -50,7 +54,9 @@ def assemble(plan: Plan, access: Access) -> FastAPI:
                 await stack.enter_async_context(_running(tell()))
             yield
 
-    answers = Answers(EngineClient(plan), plan.limits)
+    # Nobody may persist without a token of its own, so without one there is nothing to write.
+    updates = Updates(plan.spool) if plan.spool is not None and access.persist is not None else None
+    answers = Answers(EngineClient(plan), plan.limits, updates)
     return build_app(answers, access, metrics, lifespan)
 
 

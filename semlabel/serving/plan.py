@@ -41,7 +41,7 @@ class Tls(BaseModel):
 
 
 class Plan(BaseModel):
-    """Everything the processes of one server need to know."""
+    """Everything the processes of one server need to know. `engine`: the module that is run as the engine process."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -57,4 +57,6 @@ class Plan(BaseModel):
     max_round_tokens: int = 8192
     poll_seconds: float = 1.0
     tls: Tls | None = None
+    spool: Path | None = None
+    engine: str = "semlabel.serving.engine"
     limits: Limits = Limits()

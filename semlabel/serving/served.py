@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from semlabel.digests import text_id
 from semlabel.manifest import Manifest, read_manifest
 from semlabel.prompt import Prompt, load_tokenizer
 from semlabel.serving.faults import Fault, Kind, invalid
@@ -104,6 +105,20 @@ class PublishedCatalog:
     candidate_ids: tuple[str, ...]
     texts: tuple[str, ...]
     certified: tuple[bool, ...]
+    path: Path
+
+    @cached_property
+    def text_ids(self) -> list[str]:
+        """The content identities of the texts, in their order."""
+        return [text_id(text) for text in self.texts]
+
+    def has_entity(self, entity_id: str) -> bool:
+        """Whether the publication has this entity. Raises OSError when its files are gone."""
+        import pyarrow.parquet as pq
+
+        # The file is sorted by id: only the row group that may hold it is read.
+        file, wanted = self.path / "entities.parquet", [("entity_id", "=", entity_id)]
+        return bool(pq.read_table(file, columns=["entity_id"], filters=wanted).num_rows)
 
     @classmethod
     def load(cls, publication: dict[str, Any]) -> "PublishedCatalog":
@@ -119,6 +134,7 @@ class PublishedCatalog:
             tuple(rows["candidate_id"]),
             tuple(rows["text"]),
             tuple(rows["certified"]),
+            path,
         )
 
 

@@ -22,6 +22,7 @@ from semlabel.serving.plan import Address, Plan
 
 log = logging.getLogger(__name__)
 
+_FRONT = "semlabel.serving.front"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LOOK_EVERY_SECONDS = 0.1
 _FIRST_PAUSE, _LONGEST_PAUSE, _STEADY_SECONDS = 0.5, 30.0, 60.0
@@ -105,7 +106,7 @@ def _children(plan: Plan, listening: socket.socket, metrics: Path) -> tuple[Chil
     environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(metrics), "TOKENIZERS_PARALLELISM": "false"}
 
     def start(module: str, *arguments: str, fds: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", f"semlabel.serving.{module}", content, *arguments]
+        command = [sys.executable, "-m", module, content, *arguments]
         # A group of its own: Ctrl-C is for the supervisor alone, which then ends them in order.
         return subprocess.Popen(command, env=environment, pass_fds=fds, start_new_session=True)
 
@@ -116,9 +117,9 @@ def _children(plan: Plan, listening: socket.socket, metrics: Path) -> tuple[Chil
         mark_process_dead(pid)
 
     number = listening.fileno()
-    engine = Child("the engine", lambda: start("engine"))
+    engine = Child("the engine", lambda: start(plan.engine))
     fronts = [
-        Child(f"front {index + 1}", lambda: start("front", str(number), fds=(number,)), gone=forget)
+        Child(f"front {index + 1}", lambda: start(_FRONT, str(number), fds=(number,)), gone=forget)
         for index in range(plan.workers)
     ]
     return engine, fronts

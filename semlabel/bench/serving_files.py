@@ -1,0 +1,57 @@
+"""Runs the serving benchmark into files, rate by rate, so that an interrupted run goes on where it stopped.
+
+Knows nothing of how a rate is measured.
+"""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from semlabel.bench import output, serving
+from semlabel.bench.environment import environment
+from semlabel.bench.serving import Plan, Records
+from semlabel.bench.serving_report import markdown, plot, summary
+from semlabel.bench.subject import Subject
+from semlabel.digests import digest_of
+from semlabel.models import resolve_device
+from semlabel.progress import ProgressSink, silent
+
+NAME = "serving"
+SCHEMA_VERSION = 1
+_NOT_CONDITIONS = ("date",)
+
+
+def run(
+    subject: Subject, plan: Plan, out: Path, device: str = "auto", progress: ProgressSink = silent
+) -> dict[str, Any]:
+    """Measure what the plan asks for and write `out`/serving.json, .md and .png; returns the document.
+
+    The files are written after every record, with `complete` false until the last. Called again with the same plan,
+    labeler and conditions after an interruption, it keeps the records that are there.
+    """
+    device = resolve_device(device)
+    where = environment(device)
+    conditions = {name: value for name, value in where.items() if name not in _NOT_CONDITIONS}
+    plan_digest = digest_of([SCHEMA_VERSION, asdict(plan), subject.digest, conditions])
+    earlier = output.unfinished(out, NAME, plan_digest)
+    document: dict[str, Any] = earlier or {
+        "schema_version": SCHEMA_VERSION,
+        "plan_digest": plan_digest,
+        "model": subject.path,
+        "model_digest": subject.digest,
+        "plan": asdict(plan),
+        "missing": [],
+        "cells": [],
+        "records": [],
+    }
+    document |= {"environment": where, "complete": False}
+
+    def write() -> None:
+        document["cells"] = summary(document["records"])
+        output.write(out, NAME, document, markdown(document), plot(document))
+
+    records = Records(document["records"], write)
+    serving.measure(Path(subject.path), plan, device, where["threads"], records, progress)
+    document["complete"] = True
+    write()
+    return document
