@@ -4,19 +4,18 @@ Each order of each method is one array on the disk, so that a killed run loses o
 counted from these arrays at the end. Deliberately does not know where entities come from.
 """
 
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedModel
 
 from semlabel.bench.environment import environment
+from semlabel.bench.kept import Kept, Part
 from semlabel.bench.order_data import SYNTHETIC_CANDIDATES, Cross, Texts, cross_of, synthetic_cross
 from semlabel.bench.order_report import markdown, plot
 from semlabel.bench.orders import MISSING, Decisions, changes, decisions_at, largest_difference, permutation
@@ -117,7 +116,7 @@ class _Order:
         self._packs = PackPrompt(subject.spec, self._scorer.tokenizer)
         self.cross = self._cross(texts)
         key = digest_of([SCHEMA_VERSION, asdict(plan), subject.digest, self.cross.digest(), device])
-        self._folder = out / f".order-{key[:16]}"
+        self._parts = Kept(out / f".order-{key[:16]}")
 
     def _load(self, precision: str) -> Scorer:
         size = self._plan.items_per_round
@@ -139,7 +138,7 @@ class _Order:
 
     def forget(self) -> None:
         """Remove the arrays: what is worth keeping has been counted."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._parts.forget()
 
     def cells(self) -> Iterator[dict[str, Any]]:
         """One flat record per method and precision."""
@@ -246,15 +245,7 @@ class _Order:
 
     def _kept(self, name: str, make: Callable[[], dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
         """The arrays of this name, from an earlier run of the same plan, or made now and kept."""
-        file = self._folder / f"{name}.npz"
-        if not file.exists():
-            arrays = make()
-            self._folder.mkdir(parents=True, exist_ok=True)
-            fresh = self._folder / f".{name}-{uuid4().hex}.npz"
-            np.savez(fresh, **arrays)  # type: ignore[arg-type]  # its stub takes the names for flags
-            fresh.replace(file)
-        with np.load(file, allow_pickle=False) as kept:
-            return dict(kept)
+        return self._parts.part(name, lambda: Part(make())).arrays
 
 
 def _of_lists(faults: Faults) -> dict[str, int]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from semlabel.cli import experiments
 from semlabel.cli.common import DEFAULT_CONFIG, ConfigOption, JsonOption, project, say, show, show_json
 from semlabel.errors import SettingsError
 
@@ -45,6 +46,7 @@ def build() -> typer.Typer:
     app.command("throughput", short_help="Labels per second of every method, with its exactness.")(throughput)
     app.command("order", short_help="Decisions that change when candidates are reordered.")(order)
     app.command("refresh", short_help="What a night costs in the store, without any model.")(refresh)
+    experiments.register(app)
     return app
 
 
