@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from semlabel.training import train, trainable_model
 from semlabel.training_data import TrainingRound
 from tests.tiny import save_tiny, tiny_tokenizer
 
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 WORDS = ("keep", "repair", "teach", "sell", "join", "check", "plan", "write")
 THINGS = ("records", "machines", "people", "goods")
 PLAN = data_efficiency.Plan(
@@ -270,7 +272,7 @@ def test_a_quality_is_read_off_between_sizes_and_never_beyond_them():
 def test_a_ratio_outside_of_what_was_tested_is_more_or_less_and_not_a_number():
     sizes = (100, 200, 400)
     ours = np.array([[0.2, 0.4, 0.6]] * 3)
-    theirs = np.array([[0.1, 0.2, 0.4]] * 3)
+    theirs = np.array([[0.1, 0.2, 0.4]] * 3)  # always one size behind
     found = ratios(sizes, ours, theirs)
     assert [row["ratio"] for row in found] == [
         {"is": "equal", "value": 2.0},
@@ -457,7 +459,7 @@ def test_a_wrong_file_of_variants_is_one_line(text, message, tmp_path):
 
 def test_the_shipped_variants_can_be_read_and_are_settings(project):
     for name, first in (("ablations", "recipe"), ("formats", "readout")):
-        read = read_variants(__import__("pathlib").Path(f"benchmarks/{name}.toml"))
+        read = read_variants(BENCHMARKS / f"{name}.toml")
         assert read.variants[0].name == first
         for variant in read.variants:
             overridden(project, read.recipe, variant.settings)

@@ -54,6 +54,10 @@ def data_efficiency(
     test: TestOption = None,
     query_tokens: QueryOption = None,
     candidates: CandidatesOption = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option("--keep-models", help="A folder for the models of the largest size.", metavar="DIR"),
+    ] = None,
     threads: ThreadsOption = 0,
     json: JsonOption = False,
 ) -> None:
@@ -75,7 +79,7 @@ def data_efficiency(
         plan = replace(plan, learning_rates=tuple(dict.fromkeys(rates)))
     plan = replace(plan, **_given(seeds, calibrate, test, query_tokens, candidates))
     problem = _problem(settings, plan.overrides(), plan.calibrate, plan.test)
-    _told(run(problem, plan, out, _Listener()), out, NAME, json)
+    _told(run(problem, plan, out, _Listener(), keep), out, NAME, json)
 
 
 def ablations(

@@ -21,7 +21,9 @@ def first_reach(sizes: Sequence[int], curve: npt.ArrayLike, quality: float) -> f
     if values[0] >= quality:
         return 0.0
     for place in range(1, len(sizes)):
-        if values[place] >= quality:
+        if values[place] == quality:
+            return float(sizes[place])
+        if values[place] > quality:
             share = (quality - values[place - 1]) / (values[place] - values[place - 1])
             low, high = math.log2(sizes[place - 1]), math.log2(sizes[place])
             return float(2 ** (low + share * (high - low)))

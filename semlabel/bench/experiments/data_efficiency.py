@@ -74,14 +74,17 @@ class Plan:
         return {"prompt": {"max_query_tokens": self.query_tokens}, "sources": {"catalog_top": self.catalog_top}}
 
 
-def run(problem: Problem, plan: Plan, out: Path, progress: ProgressSink = silent) -> dict[str, Any]:
+def run(
+    problem: Problem, plan: Plan, out: Path, progress: ProgressSink = silent, keep_in: Path | None = None
+) -> dict[str, Any]:
     """Train and judge what is not there yet; write `out`/data_efficiency.json, .md and .png after every seed.
 
-    `problem` was loaded with the plan's overrides. Returns the document.
+    `problem` was loaded with the plan's overrides. `keep_in` is a folder for the models of the largest size and first
+    seed, one per method. Returns the document.
     """
     if len(plan.sizes) < 2 or list(plan.sizes) != sorted(set(plan.sizes)):
         raise SettingsError("sizes must be at least two, in rising order")
-    study = _Study(problem, plan, out / ".experiments", progress)
+    study = _Study(problem, plan, out / ".experiments", progress, keep_in)
     document: dict[str, Any] = {}
     for seeds in range(1, len(plan.seeds) + 1):
         cells = list(study.cells(plan.seeds[:seeds]))
@@ -91,8 +94,11 @@ def run(problem: Problem, plan: Plan, out: Path, progress: ProgressSink = silent
 
 
 class _Study:
-    def __init__(self, problem: Problem, plan: Plan, folder: Path, progress: ProgressSink) -> None:
+    def __init__(
+        self, problem: Problem, plan: Plan, folder: Path, progress: ProgressSink, keep_in: Path | None
+    ) -> None:
         self._problem, self._plan, self._parts, self._progress = problem, plan, Kept(folder), progress
+        self._keep_in = keep_in
         self._chosen: dict[tuple[str, int], float] = {}
         self._shared = digest_of([SCHEMA_VERSION, base_identity(problem.settings.model.base), problem.held_out_digest])
 
@@ -124,6 +130,8 @@ class _Study:
         self._chosen[method, size] = best
         trial = _Trial(self, method, size, seed, best)
         judged = self._parts.part(f"{trial.name}-judged", partial(trial.judged, trials[best]))
+        if self._keep_in is not None and (size, seed) == (self._plan.sizes[-1], self._plan.seeds[0]):
+            trial.keep(self._keep_in / method)
         trial.forget()
         tried = {f"{rate:g}": part.facts["calibrate_average_precision"] for rate, part in trials.items()}
         about = {"method": method, "pairs": size, "seed": seed, "learning_rate": best}
@@ -215,6 +223,16 @@ class _Trial:
     def forget(self) -> None:
         """Remove the trained model, half a gigabyte of it."""
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def keep(self, target: Path) -> None:
+        """Put a copy of the model at `target`, trained anew where it was removed; one that is there stays."""
+        if target.exists():
+            return
+        _, trained = self._trained()
+        fresh = target.with_name(f".{target.name}.new")
+        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.copytree(trained.model_dir, fresh)
+        fresh.rename(target)
 
     def _trained(self) -> Any:
         pairs = self._problem.pairs(self._settings)
