@@ -43,7 +43,7 @@ def test_noise_in_one_item_changes_no_other_in_fp32(measured):
     assert (scoring["entities"], scoring["candidates"]) == (2, 200)
     assert scoring["answers_of_others"] == 2 * 2 * (200 - 10)
     assert scoring["changed"] == 0 and scoring["yes"] > 0
-    assert 0 < scoring["largest_margin_difference"] < 1e-4  # rounding, because other lengths are other shapes
+    assert scoring["largest_margin_difference"] < 1e-4  # rounding at most: other lengths are other shapes
     assert held["answers_of_others"] == 2 * (45 - 3) and held["lists_missing"] == 0
     assert free["changed_share"] == 1.0  # an untrained model answers nothing, and that is no stability
     assert [entry["precision"] for entry in document["missing"]] == ["int7"]

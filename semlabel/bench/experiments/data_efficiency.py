@@ -186,9 +186,8 @@ class _Study:
         assert judged is not None  # cells come before curves
         part = self._problem.test
         margins = part.of(judged.arrays["margins"])
-        entity_ids = np.array(part.entity_ids, dtype=object)[part.rows]
         flagged = margins >= judged.facts["threshold"]
-        draws = quality_draws(entity_ids.astype(str), part.labels, margins, flagged, self._plan.resamples)
+        draws = quality_draws(part.rows, part.labels, margins, flagged, self._plan.resamples)
         return {measure: draws[measure] for measure in MEASURES}
 
 
