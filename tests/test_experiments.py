@@ -322,7 +322,7 @@ def test_a_part_is_made_once_and_half_a_file_is_none(tmp_path):
 @pytest.fixture(scope="module")
 def efficiency(problem, tmp_path_factory):
     out = tmp_path_factory.mktemp("efficiency")
-    return data_efficiency.run(problem, PLAN, out), out
+    return data_efficiency.run(problem, PLAN, out, keep_in=out / "models"), out
 
 
 def test_every_method_size_and_seed_has_its_cell_with_the_same_pairs(efficiency):
@@ -344,8 +344,14 @@ def test_every_method_size_and_seed_has_its_cell_with_the_same_pairs(efficiency)
     assert json.loads((out / "data_efficiency.json").read_text()) == json.loads(json.dumps(document))
 
 
-def test_the_page_and_the_plot_are_made_and_no_model_is_left(efficiency):
+def test_the_page_and_the_plot_are_made_and_no_model_is_left_but_those_that_are_kept(efficiency, problem):
     document, out = efficiency
+    assert sorted(path.name for path in (out / "models").iterdir()) == ["generation", "mis"]
+    cell = next(cell for cell in document["cells"] if (cell["method"], cell["pairs"], cell["seed"]) == ("mis", 16, 0))
+    margins = problem.test.of(
+        SemanticScoring(problem, problem.settings).score(out / "models/mis", problem.test.texts).margins
+    )
+    assert cell["average_precision"] == pytest.approx(average_precision_score(problem.test.labels, margins))
     page = (out / "data_efficiency.md").read_text()
     assert "| 8 |" in page and "| 16 |" in page and "## Lists written freely" in page
     assert (out / "data_efficiency.png").read_bytes().startswith(b"\x89PNG")
