@@ -61,6 +61,6 @@ def _requests(cell: Cell, setting: dict[str, str]) -> tuple[int, int]:
         packs = -(-items // PACK_SIZE)
         return packs, 1 if setting.get("shared_query") == "True" else packs
     if cell["method"] == "mis":
-        rounds = -(-items // int(setting.get("items_per_round", items)))
+        rounds = -(-items // int(setting.get("items_per_round", str(items))))
         return rounds, rounds
     return items, 1 if cell["method"] == "prefix_cache" else items

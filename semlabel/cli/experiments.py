@@ -111,11 +111,8 @@ def ablations(
     from semlabel.bench.experiments.variants import read_variants
 
     read = read_variants(variants, only or ())
-    plan = replace(
-        Plan.quick() if quick else Plan(),
-        **_given(seeds, calibrate, test, query_tokens, candidates),
-        **({"pairs": pairs} if pairs else {}),
-    )
+    asked = _given(seeds, calibrate, test, query_tokens, candidates) | ({"pairs": pairs} if pairs else {})
+    plan = replace(Plan.quick() if quick else Plan(), **asked)
     problem = _problem(settings, plan.overrides(), plan.calibrate, plan.test, read.recipe)
     _told(run(problem, read.variants, plan, out, name, _Listener()), out, name, json)
 
