@@ -1,7 +1,8 @@
 """The Trainer of packed rounds: one forward a round, the label-only loss, every item of a step weighing the same.
 
 Knows nothing of files, settings or texts: rounds of token ids become tensors, tensors become a loss. Gradients run
-through the explicit mask; the split attention of inference refuses to record any.
+through the explicit mask; the split attention of inference refuses to record any. What does not depend on the loss
+stands in `StepTrainer`, for trainings that minimise another one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,52 +29,55 @@ def collate(rounds: Sequence[TrainingRound]) -> dict[str, Any]:
     return {"input_ids": packed.input_ids, "labels": labels, "layout": packed.layout.tensors()}
 
 
-class LabelTrainer(Trainer):
-    """transformers' Trainer with the label-only loss and an item-weighted optimiser step.
+class StepTrainer(Trainer):
+    """transformers' Trainer with an optimiser step in which every term of the loss weighs the same.
 
-    `answer_ids` are the token ids (yes, no); `precision` bf16 computes the forward under autocast, weights and
-    margins stay fp32. Its dataset holds `TrainingRound`s, one round a batch.
+    A subclass says how many `terms` a batch has and what their `summed_loss` is; the sum over the batches of a step is
+    divided by the terms of the whole step, however unevenly they are spread. `precision` bf16 computes the forward
+    under autocast, weights stay fp32. A batch holds `labels`, one for every pair it is made of.
     """
 
-    # `compute_loss` divides by the items of the whole step itself.
+    # `compute_loss` divides by the terms of the whole step itself.
     loss_is_scaled_for_ga = True
 
-    def __init__(self, *, answer_ids: tuple[int, int], precision: str, **trainer: Any) -> None:
+    def __init__(self, *, precision: str, **trainer: Any) -> None:
         super().__init__(**trainer)
-        self.answer_ids = answer_ids
         self.precision = precision
         self.items_of_step = 0
+        self.terms_of_step = 0
         self.remove_callback(PrinterCallback)
+
+    def terms(self, batch: dict[str, Any]) -> int:
+        """How many terms the loss of a batch is the sum of."""
+        return len(batch["labels"])
+
+    def summed_loss(self, model: PreTrainedModel, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
+        """The sum of the batch's loss terms, and what else was computed."""
+        raise NotImplementedError
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], int]:
-        """The batches of one optimiser step and the number of their items.
+        """The batches of one optimiser step and the number of their terms.
 
         The Trainer's own count is of tokens that a causal loss would predict: one too few for every round.
         """
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         self.items_of_step = sum(len(batch["labels"]) for batch in batches)
-        return batches, self.items_of_step
+        self.terms_of_step = sum(self.terms(batch) for batch in batches)
+        return batches, self.terms_of_step
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Cross entropy over the two answers, summed over the round's items, divided by the step's items.
-
-        With two answers it is the binary cross entropy of the margin: softplus(-margin) for YES, softplus(margin)
-        for NO. Only the items' last hidden states meet the head, and only its two rows.
-        """
+        """The batch's `summed_loss` divided by the terms of its step."""
         model = model.get_base_model() if hasattr(model, "get_base_model") else model
-        layout = Layout.from_tensors(inputs["layout"])
-        with self._autocast(inputs["input_ids"].device.type):
-            hidden = _last_hidden(model, inputs["input_ids"], layout)
-        margins = readout(hidden, model, *self.answer_ids)
-        loss = binary_cross_entropy_with_logits(margins, inputs["labels"], reduction="sum")
-        loss = loss / (self.items_of_step if num_items_in_batch is None else num_items_in_batch)
-        return (loss, {"margins": margins}) if return_outputs else loss
+        loss, outputs = self.summed_loss(model, inputs)
+        loss = loss / (self.terms_of_step if num_items_in_batch is None else num_items_in_batch)
+        return (loss, outputs) if return_outputs else loss
 
-    def _autocast(self, device_type: str) -> AbstractContextManager[Any]:
+    def autocast(self, device_type: str) -> AbstractContextManager[Any]:
+        """What the forward runs under."""
         return torch.autocast(device_type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -95,15 +99,38 @@ class LabelTrainer(Trainer):
         return 0
 
 
-def _last_hidden(model: PreTrainedModel, input_ids: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """(items, width): the hidden state of each item's last token, in the caller's order of items."""
-    device = input_ids.device
+class LabelTrainer(StepTrainer):
+    """The label-only loss; a term is an item. Its dataset holds `TrainingRound`s, one round a batch.
+
+    `answer_ids` are the token ids (yes, no).
+    """
+
+    def __init__(self, *, answer_ids: tuple[int, int], **trainer: Any) -> None:
+        super().__init__(**trainer)
+        self.answer_ids = answer_ids
+
+    def summed_loss(self, model: PreTrainedModel, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Cross entropy over the two answers, summed over the round's items.
+
+        With two answers it is the binary cross entropy of the margin: softplus(-margin) for YES, softplus(margin)
+        for NO. Only the items' last hidden states meet the head, and only its two rows.
+        """
+        layout = Layout.from_tensors(inputs["layout"])
+        with self.autocast(inputs["input_ids"].device.type):
+            hidden = packed_hidden(model, inputs["input_ids"], layout)
+        margins = readout(hidden[layout.last.to(hidden.device)], model, *self.answer_ids)
+        return binary_cross_entropy_with_logits(margins, inputs["labels"], reduction="sum"), {"margins": margins}
+
+
+def packed_hidden(model: PreTrainedModel, input_ids: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """(tokens, width): the hidden states of a packed sequence. Raises ModelRefused where the layout was not read."""
     outputs = model.base_model(
-        input_ids=input_ids, position_ids=layout.positions.to(device), use_cache=False, mis_layout=layout
+        input_ids=input_ids, position_ids=layout.positions.to(input_ids.device), use_cache=False, mis_layout=layout
     )
     if layout.attention_calls != attention_layers(model.config):
         raise ModelRefused(
             f"{model.config.model_type} ran the packed attention {layout.attention_calls} times in "
             f"{attention_layers(model.config)} layers; it cannot be trained on packed rounds"
         )
-    return outputs.last_hidden_state[0, layout.last.to(device)]
+    hidden: torch.Tensor = outputs.last_hidden_state[0]
+    return hidden

@@ -84,25 +84,9 @@ def evaluate(
     margins that are not finite.
     """
     entity, label, margin = _columns(entity_ids, labels, margins)
-    ranked = _Ranked(label, margin)
     flagged = None if threshold is None else margin >= threshold
-    draws: dict[str, list[FloatArray]] = {"auc": [], "average_precision": [], "precision": [], "recall": []}
-    for counts in _resampled(int(entity.max()) + 1, entity.size, resamples, seed):
-        weights = counts[:, entity]
-        auc, average_precision = ranked.curves(weights)
-        draws["auc"].append(auc)
-        draws["average_precision"].append(average_precision)
-        if flagged is not None:
-            precision, recall = _at_threshold(weights, label, flagged)
-            draws["precision"].append(precision)
-            draws["recall"].append(recall)
-    once = np.ones((1, entity.size))
-    auc, average_precision = ranked.curves(once)
-    points = {"auc": auc[0], "average_precision": average_precision[0]}
-    if flagged is not None:
-        precision, recall = _at_threshold(once, label, flagged)
-        points |= {"precision": precision[0], "recall": recall[0]}
-    found = {name: _estimate(float(value), np.concatenate(draws[name]), confidence) for name, value in points.items()}
+    draws = quality_draws(entity_ids, labels, margins, flagged, resamples, seed)
+    found = {name: estimate(drawn, confidence) for name, drawn in draws.items()}
     return Evaluation(
         auc=found["auc"],
         average_precision=found["average_precision"],
@@ -116,6 +100,39 @@ def evaluate(
     )
 
 
+def quality_draws(
+    entity_ids: ArrayLike,
+    labels: ArrayLike,
+    margins: ArrayLike,
+    flagged: ArrayLike | None = None,
+    resamples: int = 1000,
+    seed: int = 7,
+) -> dict[str, FloatArray]:
+    """What the entity bootstrap of `evaluate` draws: per measure (1 + resamples,), the pairs as they are first.
+
+    `auc` and `average_precision`, and for the decisions `flagged` also `precision`, `recall` and `f1`. The same
+    entities and seed draw the same entities, so that draws of several margins can be compared one by one.
+    """
+    entity, label, margin = _columns(entity_ids, labels, margins)
+    ranked = _Ranked(label, margin)
+    decided = None if flagged is None else np.asarray(flagged, dtype=bool)
+    found: list[dict[str, FloatArray]] = []
+    for weights in _weights(entity, resamples, seed):
+        auc, average_precision = ranked.curves(weights)
+        measures = {"auc": auc, "average_precision": average_precision}
+        if decided is not None:
+            measures |= _at_decisions(weights, label, decided)
+        found.append(measures)
+    return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+
+
+def _weights(entity: NDArray[np.intp], resamples: int, seed: int) -> Iterator[FloatArray]:
+    """Weights (draws, pairs): once every pair as it is, then blocks of resampled entities."""
+    yield np.ones((1, entity.size))
+    for counts in _resampled(int(entity.max()) + 1, entity.size, resamples, seed):
+        yield counts[:, entity]
+
+
 def ratio_interval(
     entity_ids: ArrayLike,
     labels: ArrayLike,
@@ -126,16 +143,11 @@ def ratio_interval(
     seed: int = 7,
 ) -> Estimate:
     """Average precision of `margins_a` over that of `margins_b`, both on the same drawn entities (paired)."""
-    entity, label, first = _columns(entity_ids, labels, margins_a)
-    _, _, second = _columns(entity_ids, labels, margins_b)
-    rankings = _Ranked(label, first), _Ranked(label, second)
-    drawn = []
-    for counts in _resampled(int(entity.max()) + 1, entity.size, resamples, seed):
-        weights = counts[:, entity]
-        above, below = (ranking.curves(weights)[1] for ranking in rankings)
-        drawn.append(above / below)
-    above, below = (ranking.curves(np.ones((1, entity.size)))[1] for ranking in rankings)
-    return _estimate(float(above[0] / below[0]), np.concatenate(drawn), confidence)
+    above, below = (
+        quality_draws(entity_ids, labels, margins, None, resamples, seed)["average_precision"]
+        for margins in (margins_a, margins_b)
+    )
+    return estimate(above / below, confidence)
 
 
 def label_flips(margins_a: ArrayLike, margins_b: ArrayLike, threshold: float, rounding: float = 0.0) -> Flips:
@@ -182,12 +194,11 @@ class _Ranked:
         return auc, average_precision
 
 
-def _at_threshold(
-    weights: FloatArray, label: NDArray[np.bool_], flagged: NDArray[np.bool_]
-) -> tuple[FloatArray, FloatArray]:
+def _at_decisions(weights: FloatArray, label: NDArray[np.bool_], flagged: NDArray[np.bool_]) -> dict[str, FloatArray]:
     tp = weights @ (flagged & label).astype(np.float64)
+    chosen, positives = weights @ flagged.astype(np.float64), weights @ label.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return tp / (weights @ flagged.astype(np.float64)), tp / (weights @ label.astype(np.float64))
+        return {"precision": tp / chosen, "recall": tp / positives, "f1": 2 * tp / (chosen + positives)}
 
 
 def _resampled(entities: int, pairs: int, resamples: int, seed: int) -> Iterator[FloatArray]:
@@ -199,7 +210,9 @@ def _resampled(entities: int, pairs: int, resamples: int, seed: int) -> Iterator
         yield rng.multinomial(entities, even, size=min(block, resamples - start)).astype(np.float64)
 
 
-def _estimate(value: float, drawn: FloatArray, confidence: float) -> Estimate:
+def estimate(draws: ArrayLike, confidence: float = 0.95) -> Estimate:
+    """A value and its percentile interval from (1 + resamples,) draws, the value itself first."""
+    value, drawn = float(np.asarray(draws)[0]), np.asarray(draws, dtype=np.float64)[1:]
     usable = drawn[np.isfinite(drawn)]
     if math.isnan(value) or usable.size < max(2, drawn.size // 2):
         return Estimate(value, math.nan, math.nan)

@@ -8,9 +8,10 @@ loss of an optimiser step is the sum over its items divided by their number, how
 import math
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from semlabel.attention import SPLIT
 from semlabel.digests import digest_of
 from semlabel.errors import LabelerError, ModelRefused, SourceError
 from semlabel.heap import keep_freed_memory
-from semlabel.label_trainer import LabelTrainer, collate
+from semlabel.label_trainer import LabelTrainer, StepTrainer, collate
 from semlabel.manifest import base_identity
 from semlabel.models import enable_training_safety, load_model, resolve_device, resolve_precision
 from semlabel.progress import Progress, ProgressSink, silent
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LabelTrainer",
+    "Objective",
     "TrainingResult",
     "TrainingRound",
     "collate",
@@ -64,6 +66,28 @@ _STEERING = {
 
 
 @dataclass(frozen=True)
+class Objective:
+    """What a training minimises, apart from how: the labeler's own is the label-only loss on packed rounds.
+
+    `trainer` makes the Trainer from what transformers' takes, `collate` one batch from one example; `digest` is the
+    identity of all examples, `pairs` the number of an example's pairs; `attention` is as in `load_model`.
+    """
+
+    name: str
+    trainer: Callable[..., StepTrainer]
+    collate: Callable[[Sequence[Any]], dict[str, Any]]
+    digest: Callable[[Sequence[Any]], str]
+    pairs: Callable[[Any], int]
+    attention: str
+
+
+def label_objective(prompt: Prompt) -> Objective:
+    """The label-only loss of `prompt`'s two answers on `TrainingRound`s."""
+    trainer = partial(LabelTrainer, answer_ids=(prompt.yes_id, prompt.no_id))
+    return Objective("labels", trainer, collate, rounds_digest, lambda one: len(one.items), SPLIT)
+
+
+@dataclass(frozen=True)
 class TrainingResult:
     """What a training did: mean loss of every optimiser step, steps, items seen, seconds, and where the model lies.
 
@@ -82,13 +106,16 @@ class TrainingResult:
 def train(
     base_path: str | Path,
     prompt: Prompt,
-    rounds: Sequence[TrainingRound],
+    rounds: Sequence[Any],
     settings: "Training",
     out_dir: Path,
     progress: ProgressSink = silent,
     device: str = "auto",
+    objective: Objective | None = None,
 ) -> TrainingResult:
     """Fine-tune `base_path` on `rounds`; leaves `out_dir/model` (safetensors, fp32, tokenizer; LoRA merged).
+
+    `rounds` are `TrainingRound`s, or the examples of another `objective` than the label-only loss.
 
     `out_dir` belongs to this training: called again with the same input after a kill it goes on from the last whole
     checkpoint and ends with the same weights; called again after the end it returns at once; what another training
@@ -99,38 +126,38 @@ def train(
         raise SourceError("no training rounds: the train split has no pairs; look at the references and the splits")
     device = resolve_device(device)
     precision = resolve_precision(settings.precision, device)
-    digest = training_digest(base_path, prompt, rounds, settings, precision)
+    objective = objective or label_objective(prompt)
+    digest = training_digest(base_path, prompt, rounds, settings, precision, objective)
     state = TrainingState(out_dir, digest)
     done = state.finished()
     if done is not None:
         return TrainingResult(**done, resumed_from=None, model_dir=state.model_dir, training_digest=digest)
     with _no_progress_bars():
-        return _train(base_path, prompt, rounds, settings, state, progress, device, precision)
+        return _train(base_path, rounds, settings, state, progress, device, precision, objective)
 
 
 def _train(
     base_path: str | Path,
-    prompt: Prompt,
-    rounds: Sequence[TrainingRound],
+    rounds: Sequence[Any],
     settings: "Training",
     state: TrainingState,
     progress: ProgressSink,
     device: str,
     precision: str,
+    objective: Objective,
 ) -> TrainingResult:
     resumable = state.begin()
     keep_freed_memory()
     set_seed(settings.seed)  # LoRA's matrices are drawn here, before the Trainer seeds anything
-    model = trainable_model(base_path, settings, device)
-    trainer = LabelTrainer(
+    model = trainable_model(base_path, settings, device, objective.attention)
+    trainer = objective.trainer(
         model=model,
         args=_arguments(settings, state.checkpoints, len(rounds), device),
         train_dataset=list(rounds),
-        data_collator=collate,
-        answer_ids=(prompt.yes_id, prompt.no_id),
+        data_collator=objective.collate,
         precision=precision,
     )
-    pairs_total = round(sum(len(one.items) for one in rounds) * settings.epochs)
+    pairs_total = round(sum(map(objective.pairs, rounds)) * settings.epochs)
     keeper = _Keeper(trainer, state, progress, pairs_total, resumable)
     trainer.add_callback(keeper)
     trainer.train(resume_from_checkpoint=str(resumable.path) if resumable else None)
@@ -159,29 +186,40 @@ def _no_progress_bars() -> Iterator[None]:
 
 
 def training_digest(
-    base_path: str | Path, prompt: Prompt, rounds: Sequence[TrainingRound], settings: "Training", precision: str
+    base_path: str | Path,
+    prompt: Prompt,
+    rounds: Sequence[Any],
+    settings: "Training",
+    precision: str,
+    objective: Objective | None = None,
 ) -> str:
     """The identity of a training: base weights, answer tokens, rounds, everything that steers the optimiser."""
     steering = settings.model_dump(include=_STEERING)
+    objective = objective or label_objective(prompt)
+    # The labeler's own objective is not named: the digests of trainings from before there was another one stay.
+    named = {} if objective.name == "labels" else {"objective": objective.name}
     return digest_of(
-        {
+        named
+        | {
             "training_code_version": TRAINING_CODE_VERSION,
             "base": base_identity(base_path),
             "answer_ids": [prompt.yes_id, prompt.no_id],
-            "rounds": rounds_digest(rounds),
+            "rounds": objective.digest(rounds),
             "settings": steering,
             "precision": precision,
         }
     )
 
 
-def trainable_model(base_path: str | Path, settings: "Training", device: str) -> "PreTrainedModel | PeftModel":
-    """The base model in fp32 under the differentiable attention, with LoRA's matrices (peft) when asked for.
+def trainable_model(
+    base_path: str | Path, settings: "Training", device: str, attention: str = SPLIT
+) -> "PreTrainedModel | PeftModel":
+    """The base model in fp32 under a differentiable attention, with LoRA's matrices (peft) when asked for.
 
     Raises ModelRefused when anything in it is random while training: one dropout mask over a packed round is not the
     masks its single prompts would get.
     """
-    model: PreTrainedModel | PeftModel = load_model(base_path, "fp32", device, SPLIT)
+    model: PreTrainedModel | PeftModel = load_model(base_path, "fp32", device, attention)
     _refuse_dropout(base_path, model)
     if settings.method == "lora":
         from peft import LoraConfig, get_peft_model
@@ -225,7 +263,7 @@ class _Keeper(TrainerCallback):
 
     def __init__(
         self,
-        trainer: LabelTrainer,
+        trainer: StepTrainer,
         state: TrainingState,
         progress: ProgressSink,
         pairs_total: int,

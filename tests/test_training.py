@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy, softplus
 
 from semlabel import training
+from semlabel.attention import SPLIT
 from semlabel.errors import LabelerError, ModelRefused, PromptError, SourceError
 from semlabel.label_trainer import LabelTrainer, collate
 from semlabel.models import load_model, using_attention
@@ -56,10 +57,10 @@ def uneven_rounds(prompt: Prompt, sizes: tuple[int, ...] = (5, 1, 3, 2, 6)) -> l
     ]
 
 
-def steady_model(base: Path, settings: Training, device: str = "cpu"):
+def steady_model(base: Path, settings: Training, device: str = "cpu", attention: str = SPLIT):
     """The model `train` would train, with LoRA's zero matrices filled so that every gradient says something."""
     torch.manual_seed(5)
-    model = trainable_model(base, settings, device)
+    model = trainable_model(base, settings, device, attention)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_B" in name:

@@ -4,20 +4,19 @@ Each order of each method is one array on the disk, so that a killed run loses o
 counted from these arrays at the end. Deliberately does not know where entities come from.
 """
 
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
-from transformers import PreTrainedModel
 
+from semlabel.bench.deciding import Deciding, Margins, cut_of, of_lists
 from semlabel.bench.environment import environment
-from semlabel.bench.order_data import SYNTHETIC_CANDIDATES, Cross, Texts, cross_of, synthetic_cross
+from semlabel.bench.kept import Kept, Part
+from semlabel.bench.order_data import Texts
 from semlabel.bench.order_report import markdown, plot
 from semlabel.bench.orders import MISSING, Decisions, changes, decisions_at, largest_difference, permutation
 from semlabel.bench.output import write
@@ -26,15 +25,11 @@ from semlabel.bench.throughput import left_out
 from semlabel.digests import digest_of
 from semlabel.errors import SemlabelError
 from semlabel.generation.answers import Faults
-from semlabel.generation.generator import Generator, Request
-from semlabel.generation.prompt import PackPrompt
-from semlabel.models import load_model, resolve_device, resolve_precision
+from semlabel.models import resolve_device
 from semlabel.progress import Progress, ProgressSink, silent
-from semlabel.scorer import Scorer
 
 NAME = "order"
 SCHEMA_VERSION = 1
-Margins = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -108,46 +103,33 @@ class _Order:
     def __init__(
         self, subject: Subject, plan: Plan, out: Path, texts: Texts | None, device: str, progress: ProgressSink
     ) -> None:
-        self._subject, self._plan, self._device, self._progress = subject, plan, device, progress
+        self._subject, self._plan, self._progress = subject, plan, progress
         absent = {entry["precision"] for entry in left_out(plan.precisions, device)}
         self._precisions = [precision for precision in plan.precisions if precision not in absent]
-        if not self._precisions:
-            raise SemlabelError(f"none of the precisions {', '.join(plan.precisions)} can be scored here; use fp32")
-        self._scorer = self._load(self._precisions[0])
-        self._packs = PackPrompt(subject.spec, self._scorer.tokenizer)
-        self.cross = self._cross(texts)
+        self._deciding = Deciding(
+            subject,
+            texts,
+            device,
+            self._precisions,
+            plan.decisions,
+            plan.items_per_round,
+            plan.generator,
+            plan.generation_precision,
+            plan.packs_per_forward,
+        )
+        self.cross = self._deciding.cross
         key = digest_of([SCHEMA_VERSION, asdict(plan), subject.digest, self.cross.digest(), device])
-        self._folder = out / f".order-{key[:16]}"
-
-    def _load(self, precision: str) -> Scorer:
-        size = self._plan.items_per_round
-        return Scorer.load(self._subject.path, self._subject.spec, precision, self._device, items_per_round=size)
-
-    def _cross(self, texts: Texts | None) -> Cross:
-        scorer = self._scorer
-        if texts is not None:
-            return cross_of(texts, scorer.prompt, self._packs, self._most_entities(len(texts.candidates)))
-        embeddings: Any = scorer.model.get_input_embeddings()
-        last_id = scorer.prompt.item("a")[-1]
-        entities = self._most_entities(SYNTHETIC_CANDIDATES)
-        return synthetic_cross(scorer.tokenizer, int(embeddings.num_embeddings), last_id, entities)
-
-    def _most_entities(self, candidates: int) -> int:
-        """Entities that suffice for the decisions, and with a threshold ten times as many to find the YES labels in."""
-        enough = -(-self._plan.decisions // candidates)
-        return enough if self._subject.threshold is None else 10 * enough
+        self._parts = Kept(out / f".order-{key[:16]}")
 
     def forget(self) -> None:
         """Remove the arrays: what is worth keeping has been counted."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._parts.forget()
 
     def cells(self) -> Iterator[dict[str, Any]]:
         """One flat record per method and precision."""
         for precision in self._precisions:
-            if self._scorer.precision != precision:
-                self._scorer = self._load(precision)
             yield self._packed_scoring(precision)
-        del self._scorer
+        self._deciding.forget_scorer()
         yield from self._generation()
 
     def _packed_scoring(self, precision: str) -> dict[str, Any]:
@@ -155,11 +137,10 @@ class _Order:
         margins: list[Margins] = []
         for order in range(self._plan.orders):
             self._progress(Progress(f"order mis {precision}", order, self._plan.orders, "orders"))
-            make = partial(self._margins, len(margins[0]), order) if margins else self._first_margins
+            entities = len(margins[0]) if margins else None
+            make = partial(self._margins, precision, entities, order)
             margins.append(self._kept(f"mis-{precision}-{order}", make)["margins"])
-        # `higher`, so that the cut is a margin that occurs and at least one decision is YES.
-        share = 1 - self._plan.yes_share
-        threshold = float(np.quantile(margins[0], share, method="higher")) if given is None else given
+        threshold = cut_of(margins[0], given, self._plan.yes_share)
         counts = changes([decisions_at(one, threshold) for one in margins])
         return {
             "method": "mis",
@@ -171,11 +152,15 @@ class _Order:
             **counts,
             "enough_yes": counts["yes"] >= self._plan.least_yes,
             "largest_margin_difference": largest_difference(margins),
-            **dict.fromkeys(_of_lists(Faults())),
+            **dict.fromkeys(of_lists(Faults())),
         }
 
-    def _first_margins(self) -> dict[str, Margins]:
-        """Order 0 of as many entities as it takes for the decisions and the YES labels that are asked for."""
+    def _margins(self, precision: str, entities: int | None, order: int) -> dict[str, Margins]:
+        """The margins of this order; with `entities` None of as many as it takes for the decisions and the YES labels
+        that are asked for.
+        """
+        if entities is not None:
+            return {"margins": np.stack([self._entity(precision, entity, order) for entity in range(entities)])}
         threshold = self._subject.threshold
         rows: list[Margins] = []
         yes = 0
@@ -184,20 +169,16 @@ class _Order:
                 threshold is None or yes >= self._plan.least_yes
             ):
                 break
-            rows.append(self._entity(entity, 0))
+            rows.append(self._entity(precision, entity, order))
             yes += 0 if threshold is None else int((rows[-1] >= threshold).sum())
         return {"margins": np.stack(rows)}
 
-    def _margins(self, entities: int, order: int) -> dict[str, Margins]:
-        return {"margins": np.stack([self._entity(entity, order) for entity in range(entities)])}
-
-    def _entity(self, entity: int, order: int) -> Margins:
+    def _entity(self, precision: str, entity: int, order: int) -> Margins:
         """One entity's margins scored in this order, given back in the candidates' own."""
         places = permutation(order, len(self.cross.items))
         margins = np.empty(len(places), dtype=np.float32)
-        margins[places] = self._scorer.margins(
-            self.cross.queries[entity], [self.cross.items[place] for place in places]
-        )
+        listed = [self.cross.items[place] for place in places]
+        margins[places] = self._deciding.scorer(precision).margins(self.cross.queries[entity], listed)
         return margins
 
     def _generation(self) -> Iterator[dict[str, Any]]:
@@ -215,7 +196,7 @@ class _Order:
                 faults += Faults(*kept["faults"].tolist())
             yield {
                 "method": name,
-                "precision": resolve_precision(plan.generation_precision, self._device),
+                "precision": self._deciding.generation_precision,
                 "entities": entities,
                 "candidates": candidates,
                 "threshold": 0.0 if constrained else None,
@@ -223,40 +204,20 @@ class _Order:
                 **changes(orders),
                 "enough_yes": None,
                 "largest_margin_difference": None,
-                **_of_lists(faults),
+                **of_lists(faults),
             }
-
-    @cached_property
-    def _generating_model(self) -> PreTrainedModel:
-        return load_model(self._plan.generator or self._subject.path, self._plan.generation_precision, self._device)
 
     def _answers(self, constrained: bool, order: int, entities: int, candidates: int) -> dict[str, npt.NDArray[Any]]:
         """The decisions (entities, candidates) of packs in this order, and the faults of their lists."""
-        size = self._plan.packs_per_forward
-        generator = Generator(self._generating_model, self._packs, constrained=constrained, packs_per_forward=size)
         places = permutation(order, candidates)
+        listed = [self.cross.pack_candidates[place] for place in places]
         decisions: Decisions = np.full((entities, candidates), MISSING, dtype=np.int8)
         faults = Faults()
         for entity in range(entities):
-            listed = [self.cross.pack_candidates[place] for place in places]
-            (answered,) = generator.answer([Request(self.cross.pack_queries[entity], listed)])
-            decisions[entity, places] = [MISSING if label is None else int(label) for label in answered.labels]
-            faults += answered.faults
+            decisions[entity, places], more = self._deciding.answers(constrained, entity, listed)
+            faults += more
         return {"decisions": decisions, "faults": np.array(list(faults.to_json().values()))}
 
     def _kept(self, name: str, make: Callable[[], dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
         """The arrays of this name, from an earlier run of the same plan, or made now and kept."""
-        file = self._folder / f"{name}.npz"
-        if not file.exists():
-            arrays = make()
-            self._folder.mkdir(parents=True, exist_ok=True)
-            fresh = self._folder / f".{name}-{uuid4().hex}.npz"
-            np.savez(fresh, **arrays)  # type: ignore[arg-type]  # its stub takes the names for flags
-            fresh.replace(file)
-        with np.load(file, allow_pickle=False) as kept:
-            return dict(kept)
-
-
-def _of_lists(faults: Faults) -> dict[str, int]:
-    """The faults of answer lists under names that say so."""
-    return {"lists" if name == "lists" else f"lists_{name}": count for name, count in faults.to_json().items()}
+        return self._parts.part(name, lambda: Part(make())).arrays

@@ -39,7 +39,7 @@ def markdown(document: dict[str, Any]) -> str:
         f"{where['machine']}; {where['device']}; commit {where['commit'] or 'unknown'}; {where['date']}; "
         f"model {document['model']}; texts: {document['source']}.\n",
         _NOTES,
-        markdown_table(_HEADERS, [_row(cell) for cell in document["cells"]]),
+        table(document),
     ]
     for cell in document["cells"]:
         parts.append(_sentence(cell))
@@ -47,6 +47,11 @@ def markdown(document: dict[str, Any]) -> str:
         rows = [[entry["method"], entry["precision"], entry["reason"]] for entry in document["missing"]]
         parts += ["## Not measured\n", markdown_table(["method", "precision", "why"], rows)]
     return "\n".join(parts)
+
+
+def table(document: dict[str, Any]) -> str:
+    """All methods as one table."""
+    return markdown_table(_HEADERS, [_row(cell) for cell in document["cells"]])
 
 
 def _row(cell: Cell) -> list[str]:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from semlabel.cli import experiments
 from semlabel.cli.common import DEFAULT_CONFIG, ConfigOption, JsonOption, project, say, show, show_json
 from semlabel.errors import SettingsError
 
 if TYPE_CHECKING:
+    from semlabel.bench.order_data import Texts
     from semlabel.bench.subject import Subject
     from semlabel.progress import Progress
     from semlabel.settings import Settings
@@ -28,6 +30,10 @@ DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda."
 ThreadsOption = Annotated[int, typer.Option("--threads", min=0, help="0: as set for scoring, else torch's choice.")]
 PrecisionOption = Annotated[
     list[str] | None, typer.Option("--precision", help="fp32, bf16 or int8; may be repeated; else all.")
+]
+SyntheticOption = Annotated[bool, typer.Option("--synthetic", help="Random words instead of the warehouse.")]
+GeneratorOption = Annotated[
+    str | None, typer.Option("--generator", help="A model trained to write answer lists; else the same model.")
 ]
 OUT = Path("benchmarks/results")
 PRECISIONS = ("fp32", "bf16", "int8")
@@ -45,7 +51,9 @@ def build() -> typer.Typer:
     app.command("throughput", short_help="Labels per second of every method, with its exactness.")(throughput)
     app.command("order", short_help="Decisions that change when candidates are reordered.")(order)
     app.command("serving", short_help="The rate a server keeps up with: packed scoring and packed generation.")(serving)
+    app.command("coupling", short_help="Answers that change when another candidate is replaced by noise.")(coupling)
     app.command("refresh", short_help="What a night costs in the store, without any model.")(refresh)
+    experiments.register(app)
     return app
 
 
@@ -95,10 +103,8 @@ def order(
     model: ModelOption = None,
     out: OutOption = OUT,
     quick: QuickOption = False,
-    synthetic: Annotated[bool, typer.Option("--synthetic", help="Random words instead of the warehouse.")] = False,
-    generator: Annotated[
-        str | None, typer.Option("--generator", help="A model trained to write answer lists; else the same model.")
-    ] = None,
+    synthetic: SyntheticOption = False,
+    generator: GeneratorOption = None,
     precision: PrecisionOption = None,
     orders: Annotated[int | None, typer.Option("--orders", min=2, help="Orders of packed scoring.")] = None,
     device: DeviceOption = "auto",
@@ -114,19 +120,14 @@ def order(
     Example:
       semlabel bench order --config pipeline.toml --quick --out /tmp/bench
     """
-    subject, settings = _subject(model, config)
-    if settings is None and not synthetic:
-        raise SettingsError(f"{config}: not there, so there is no warehouse to read; give --config or --synthetic")
-    _fix_threads(threads, settings)
+    subject, texts = _about(model, config, synthetic, threads)
     from semlabel.bench.order import Plan, run
-    from semlabel.bench.order_data import warehouse_texts
 
     plan = Plan.quick(generator) if quick else Plan(generator=generator)
     if orders is not None:
         plan = replace(plan, orders=orders)
     if precision:
         plan = replace(plan, precisions=_known(precision))
-    texts = None if synthetic or settings is None else warehouse_texts(settings.paths.warehouse)
     _told(run(subject, plan, out, texts, device, _progress), out, "order", json)
 
 
@@ -173,6 +174,36 @@ def serving(
     _told(run(subject, plan, out, device, _progress), out, "serving", json)
 
 
+def coupling(
+    config: ConfigOption = DEFAULT_CONFIG,
+    model: ModelOption = None,
+    out: OutOption = OUT,
+    quick: QuickOption = False,
+    synthetic: SyntheticOption = False,
+    generator: GeneratorOption = None,
+    precision: PrecisionOption = None,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Replace one candidate of every 20 by noise and count the answers about the others that change.
+
+    Packed scoring in every precision; packed generation, free and held to a well-formed list. Called again after an
+    interruption it goes on where it stopped.
+
+    \b
+    Example:
+      semlabel bench coupling --config pipeline.toml --quick --out /tmp/bench
+    """
+    subject, texts = _about(model, config, synthetic, threads)
+    from semlabel.bench.coupling import Plan, run
+
+    plan = Plan.quick(generator) if quick else Plan(generator=generator)
+    if precision:
+        plan = replace(plan, precisions=_known(precision))
+    _told(run(subject, plan, out, texts, device, _progress), out, "coupling", json)
+
+
 def refresh(
     out: OutOption = OUT,
     quick: QuickOption = False,
@@ -197,6 +228,17 @@ def refresh(
     document = {"environment": environment(), "quick": quick, "missing": [], "cells": cells}
     write(out, "refresh", document, benchmark.table(cells), benchmark.figure(cells))
     _told(document, out, "refresh", json)
+
+
+def _about(model: str | None, config: Path, synthetic: bool, threads: int) -> "tuple[Subject, Texts | None]":
+    """What decides, and about which texts of the warehouse (None: random words)."""
+    subject, settings = _subject(model, config)
+    if settings is None and not synthetic:
+        raise SettingsError(f"{config}: not there, so there is no warehouse to read; give --config or --synthetic")
+    _fix_threads(threads, settings)
+    from semlabel.bench.order_data import warehouse_texts
+
+    return subject, None if synthetic or settings is None else warehouse_texts(settings.paths.warehouse)
 
 
 def _subject(model: str | None, config: Path) -> "tuple[Subject, Settings | None]":
