@@ -1,0 +1,103 @@
+"""Ray itself: whether it is installed, a local one or a cluster's, quiet, on loopback, without telemetry.
+
+Knows nothing of rounds. A Ray that somebody else started is used and left running; one that was started here is
+stopped when the session ends.
+"""
+
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from semlabel.errors import DistributedError, SemlabelError
+
+_EXTRA = 'Ray is not installed; install "semlabel[ray]", or use [scoring] backend = "local"'
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class RaySettings:
+    """Which Ray: `address` "local" starts one here for as long as it is needed, "auto" is the running one, else an address.
+
+    `cpus` (None: those of the machine), `object_store_bytes` (None: Ray's choice) and `dashboard` are for a local one.
+    """
+
+    address: str = "local"
+    cpus: float | None = None
+    object_store_bytes: int | None = None
+    dashboard: bool = False
+
+
+@dataclass(frozen=True)
+class RaySession:
+    """A connected Ray and where it can be looked at (None: it has no dashboard)."""
+
+    dashboard: str | None
+
+
+def require_ray() -> Any:
+    """The `ray` module with `ray.data`. Raises DistributedError saying what to install."""
+    # Read when ray is imported.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise DistributedError(f"{_EXTRA} ({error})") from None
+    return ray
+
+
+@contextmanager
+def ray_session(settings: RaySettings | None = None) -> Iterator[RaySession]:
+    """A connection to Ray for the length of the block. Raises DistributedError when there is none to be had."""
+    settings = settings or RaySettings()
+    ray = require_ray()
+    if ray.is_initialized():
+        yield RaySession(None)
+        return
+    try:
+        context = ray.init(**_arguments(settings))
+    except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise DistributedError(f"Ray at {settings.address!r} cannot be used: {reason}") from None
+    _quieten(ray)
+    try:
+        url = getattr(context, "dashboard_url", None)
+        yield RaySession(f"http://{url}" if url else None)
+    finally:
+        ray.shutdown()
+
+
+def _arguments(settings: RaySettings) -> dict[str, Any]:
+    # What actors print would land between the lines of a command's output; Ray keeps it in its session's logs.
+    shared: dict[str, Any] = {"address": settings.address, "log_to_driver": False, "logging_level": logging.WARNING}
+    if settings.address != "local":
+        return shared
+    return shared | {
+        "num_cpus": settings.cpus,
+        "object_store_memory": settings.object_store_bytes,
+        "include_dashboard": settings.dashboard,
+        "dashboard_host": _LOOPBACK,
+        "_node_ip_address": _LOOPBACK,
+    }
+
+
+def _quieten(ray: Any) -> None:
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """What a user can mend of what went wrong inside an actor, as one line; else the error itself."""
+    found: BaseException | None = error
+    while found is not None:
+        found = getattr(found, "cause", None) or found.__cause__
+        if isinstance(found, SemlabelError) and not hasattr(found, "cause"):
+            return found
+    # An actor that could not start tells its reason as text only.
+    told = re.findall(r"^\s*semlabel\.errors\.\w+: (.+)$", str(error), flags=re.MULTILINE)
+    return DistributedError(told[-1]) if told else error

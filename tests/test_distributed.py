@@ -1,0 +1,281 @@
+"""Rounds through Ray: the local margins bit for bit, every pair once whatever dies, and plain words when it cannot be."""
+
+import builtins
+import sys
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pytest
+
+from semlabel import refresh
+from semlabel.distributed import MisConfig, Pool, RaySettings, build_mis_processor, check_exactly_once, ray_session
+from semlabel.distributed.accounting import same_rounds
+from semlabel.distributed.prepare import prepare_rounds
+from semlabel.distributed.runtime import require_ray
+from semlabel.distributed.schemas import ENTITIES, PAIRS, PREPARED, table
+from semlabel.distributed.unpack import Decision, unpack_pairs
+from semlabel.errors import DistributedError, LabelerError
+from semlabel.labeler import Labeler
+from semlabel.labeler_files import promoted_path
+from semlabel.settings import Scoring
+from tests.pipeline_fixtures import published, run
+from tests.serving_fixtures import SPEC, make_labelers
+from tests.storage import Project
+
+ray = pytest.importorskip("ray")
+CATALOG = {f"c{number}": f"keep records number {number}" for number in range(12)}
+SMALL = {"device": "cpu", "threads": 1, "tokenizers": Pool(cpus=0.25)}
+
+
+@pytest.fixture(scope="module")
+def labeler_dir(tmp_path_factory):
+    return make_labelers(tmp_path_factory.mktemp("labelers"))[0]
+
+
+@pytest.fixture(scope="module")
+def local_ray():
+    with ray_session(RaySettings(cpus=4, object_store_bytes=80_000_000)):
+        yield
+
+
+def entities(count=40):
+    return pa.table({"entity_id": [f"e{n}" for n in range(count)], "text": [f"plans work {n}" for n in range(count)]})
+
+
+def scorer_processes():
+    workers = psutil.Process().children(recursive=True)
+    return [worker for worker in workers if "MapWorker(MapBatches(Score))" in " ".join(worker.cmdline())]
+
+
+# Without any Ray
+
+
+def test_an_installation_without_ray_says_what_to_install(monkeypatch, labeler_dir):
+    real = builtins.__import__
+
+    def absent(name, *rest):
+        if name.split(".")[0] == "ray":
+            raise ModuleNotFoundError("No module named 'ray'")
+        return real(name, *rest)
+
+    for module in [name for name in sys.modules if name.split(".")[0] == "ray"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setattr(builtins, "__import__", absent)
+    for attempt in (require_ray, lambda: build_mis_processor(MisConfig(labeler=labeler_dir))):
+        with pytest.raises(DistributedError, match=r'install "semlabel\[ray\]"'):
+            attempt()
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"entity_id": "e", "text": "t", "candidate_ids": ["a"], "candidate_texts": []}, "two lists of one length"),
+        ({"entity_id": "e", "text": "t", "candidate_ids": ["a"], "candidate_texts": None}, "two lists of one length"),
+        ({"entity_id": "e", "text": "t"}, "no shared catalog"),
+    ],
+)
+def test_an_entity_without_candidates_to_pair_is_kept_with_its_reason(row, reason):
+    prepared = prepare_rounds(pa.Table.from_pylist([row]), 2, None)
+    assert prepared.schema == PREPARED and prepared.num_rows == 1 and reason in prepared["error"][0].as_py()
+    scored = prepared.to_pylist()[0] | {"margins": [], "problems": None, "truncated": None}
+    (pair,) = unpack_pairs(pa.Table.from_pylist([scored]), Decision(), False).to_pylist()
+    assert (pair["entity_id"], pair["candidate_id"], pair["margin"]) == ("e", None, None) and reason in pair["error"]
+
+
+def test_rounds_cut_every_candidate_once_and_in_order():
+    rows = [{"entity_id": "a", "text": "t"}, {"entity_id": 7, "text": "u"}]
+    prepared = prepare_rounds(
+        pa.Table.from_pylist([{**row, "entity_id": str(row["entity_id"])} for row in rows]), 5, 12
+    )
+    found = [(row["entity_id"], row["round"], row["positions"]) for row in prepared.to_pylist()]
+    cuts = [(0, [0, 1, 2, 3, 4]), (1, [5, 6, 7, 8, 9]), (2, [10, 11])]
+    assert found == [(entity, *cut) for entity in ("a", "7") for cut in cuts]
+    assert prepare_rounds(pa.Table.from_pylist(rows[:1]), None, 12)["positions"].to_pylist() == [list(range(12))]
+    with pytest.raises(DistributedError, match="no column 'text'"):
+        prepare_rounds(pa.table({"entity_id": ["a"]}), 5, 12)
+
+
+def test_a_stage_that_loses_or_doubles_a_round_fails_with_its_name():
+    before = table([{"entity_id": "a", "round": 0}, {"entity_id": "b", "round": 3}], PREPARED)
+    assert same_rounds("score", before, before) is before
+    for after in (before.slice(0, 1), pa.concat_tables([before, before.slice(1)])):
+        with pytest.raises(DistributedError, match=r"score: 2 rounds became .: *|'b', 3"):
+            same_rounds("score", before, after)
+    with pytest.raises(DistributedError, match="their order"):
+        same_rounds("score", before, before.take([1, 0]))
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, "either labeler"),
+        ({"model": "m"}, "prompt goes with model"),
+        ({"labeler": "d", "precision": "bf16"}, "certified in"),
+        ({"labeler": "d", "catalog": {}}, "catalog is empty"),
+        ({"labeler": "d", "scorers": {"min": 3, "max": 2}}, "min must not exceed max"),
+        ({"labeler": "d", "scorer": {}}, "Extra inputs"),
+    ],
+)
+def test_a_config_that_contradicts_itself_is_refused(fields, reason):
+    with pytest.raises(ValueError, match=reason):
+        MisConfig(**fields)
+
+
+# With a local Ray
+
+
+def test_ray_listens_on_loopback_only_and_sends_no_usage_statistics(local_ray):
+    family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    listening = [c.laddr.ip for process in family for c in process.net_connections() if c.status == "LISTEN"]
+    assert listening and set(listening) <= {"127.0.0.1", "::1"}
+    from ray._common.usage.usage_lib import usage_stats_enabled
+
+    assert not usage_stats_enabled()
+
+
+def test_a_lost_or_doubled_pair_is_named(local_ray, labeler_dir):
+    config = MisConfig(labeler=labeler_dir, catalog=dict(list(CATALOG.items())[:3]))
+    rows = [{"entity_id": f"e{n}", "candidate_id": c, "error": None} for n in range(4) for c in config.catalog]
+    inputs = ray.data.from_arrow(entities(4))
+
+    def check(found):
+        return check_exactly_once(inputs, ray.data.from_arrow(pa.Table.from_pylist(found, PAIRS)), config)
+
+    assert check(rows[::-1]) == 12
+    with pytest.raises(DistributedError, match="entity 'e1' and candidate 'c2' never came out"):
+        check(rows[:5] + rows[6:])
+    with pytest.raises(DistributedError, match="entity 'e1' and candidate 'c2' came out 2 times"):
+        check([*rows, rows[5]])
+    with pytest.raises(DistributedError, match="entity 'e1' and candidate 'c2' never came out"):
+        check(rows[:5] + rows[6:] + rows[:1])
+
+
+def test_a_killed_actor_loses_and_doubles_nothing_and_margins_are_the_local_ones(local_ray, labeler_dir):
+    config = MisConfig(
+        labeler=labeler_dir,
+        catalog=CATALOG | {"blank": " "},
+        items_per_round=5,
+        entities_per_block=1,
+        rounds_per_batch=1,
+        scorers=Pool(min=2, max=2, cpus=0.5),
+        exactly_once=False,
+        **SMALL,
+    )
+    inputs = ray.data.from_arrow(entities())
+    batches, killed = [], []
+    for batch in build_mis_processor(config)(inputs).iter_batches(batch_size=None, batch_format="pyarrow"):
+        if not killed:
+            killed = scorer_processes()
+            killed[0].kill()
+        batches.append(batch)
+    assert len(killed) == 2 and not killed[0].is_running() and len(batches) > 1
+    assert all(batch.schema == PAIRS for batch in batches)
+    found = pa.concat_tables(batches)
+    assert check_exactly_once(inputs, ray.data.from_arrow(found), config) == 40 * 13
+    labeler = Labeler.load(labeler_dir, device="cpu", self_check=False, items_per_round=5)
+    items = labeler.prompt.items(list(CATALOG.values()))
+    by_entity = {}
+    for row in found.to_pylist():
+        by_entity.setdefault(row["entity_id"], {})[row["candidate_id"]] = row
+    for row in entities().to_pylist()[::8]:
+        query = labeler.prompt.query(row["text"]).ids
+        expected = [labeler.scorer.margins(query, items[start : start + 5]) for start in range(0, 12, 5)]
+        pairs = by_entity[row["entity_id"]]
+        margins = np.array([pairs[candidate]["margin"] for candidate in CATALOG], dtype=np.float32)
+        assert margins.tobytes() == np.concatenate(expected).tobytes()
+        assert [pairs[candidate]["label"] for candidate in CATALOG] == (margins >= 0.25).tolist()
+        assert pairs["c0"]["probability"] == pytest.approx(float(labeler.probabilities(margins[:1])[0]))
+        assert (pairs["blank"]["margin"], pairs["blank"]["error"]) == (None, "the candidate's text is blank")
+
+
+def test_queries_with_items_of_their_own_and_a_bad_row_in_the_last_block(local_ray, labeler_dir):
+    rows = [{"query": f"question {n}", "documents": [f"answer {n}", "other"][: n % 3]} for n in range(9)]
+    rows.append({"query": " ", "documents": ["answer"]})
+
+    def preprocess(row):
+        ids = [str(number) for number in range(len(row["documents"]))]
+        return {
+            "entity_id": row["query"],
+            "text": row["query"],
+            "candidate_ids": ids,
+            "candidate_texts": list(row["documents"]),
+        }
+
+    config = MisConfig(
+        model=str(labeler_dir), prompt=SPEC, precision="fp32", output="entities", entities_per_block=4, **SMALL
+    )
+    found = build_mis_processor(config, preprocess)(ray.data.from_items(rows))
+    assert found.schema().base_schema == ENTITIES
+    results = {row["entity_id"]: row for row in found.iter_rows()}
+    assert [len(results[row["query"]]["margins"]) for row in rows] == [0, 1, 2] * 3 + [1]
+    assert "blank" in results[" "]["errors"][0] and results[" "]["margins"][0] is None
+    assert all(row["error"] is None for name, row in results.items() if name != " ")
+
+
+class DriverKilled(Exception):
+    pass
+
+
+def test_a_plan_goes_on_after_its_driver_was_killed_and_equals_the_local_one(local_ray, labeler_dir, tmp_path):
+    from assets.evaluation import round_scorer
+
+    labeler = Labeler.load(labeler_dir, device="cpu", self_check=False, items_per_round=2)
+    digest = labeler.manifest.scorer_digest
+    texts = {f"e{number:02}": f"plans the work of {number}" for number in range(12)}
+    hashes, scoring = [], Scoring(backend="ray", items_per_round=2, threads=1, ray_cpus=0.5)
+
+    def stored(folder, *attempts):
+        project = Project(tmp_path / folder)
+        project.put(texts | {"e99": "zeta"})
+        for score_rounds in attempts:
+            plan = refresh.plan(project.warehouse, digest, None, 2)
+            try:
+                refresh.execute_rounds(plan, project.warehouse, project.operations, score_rounds, "run")
+            except DriverKilled:
+                assert project.operations.open_plan(digest, plan.subject_digest)["rounds_done"] == 10
+        assert len(project.operations.finished_plans()) == 1
+        assert project.warehouse.margins(digest, list(texts)).shape[0] == 12 * 5
+        hashes.append(project.warehouse.margins(digest, list(texts)).to_csv(float_format="%.17g"))
+        project.close()
+
+    on_ray = refresh_on_ray = None
+    from semlabel.distributed.plan_rounds import plan_scorer
+
+    on_ray = plan_scorer(scoring, labeler_dir, "cpu")
+
+    def dying(wanted):
+        for number, found in enumerate(on_ray(wanted)):
+            if number == 10:
+                raise DriverKilled
+            yield found
+
+    refresh_on_ray = on_ray
+    stored("local", refresh.one_by_one(round_scorer(labeler.scorer)))
+    stored("ray", dying, refresh_on_ray)
+    assert hashes[0] == hashes[1]
+
+
+def test_a_directory_that_is_no_labeler_is_one_line(tmp_path):
+    from semlabel.distributed.plan_rounds import plan_scorer
+
+    with pytest.raises(LabelerError, match="not a labeler directory"):
+        plan_scorer(Scoring(backend="ray"), tmp_path, "cpu")
+
+
+def test_a_night_on_ray_publishes_what_the_local_one_does(local_ray, first_run, tmp_path, instance):
+    original, _ = first_run
+    hashes = []
+    for backend in ("local", "ray"):
+        project = original.copied(tmp_path / backend)
+        assert promoted_path(project.settings.paths.labelers) is not None
+        rows = project.entities()
+        for row in rows[:12]:
+            row["text"] = f"{row['text']} and more plans"
+        project.write_entities(rows)
+        project.change(scoring={"backend": backend, "threads": 1, "ray_cpus": 0.5}, gates={"max_removed_fraction": 1.0})
+        result = run(project, instance, "nightly_labeling")
+        assert result.success
+        assert project.operations.run(result.run_id)["pairs_scored"] == 12 * 8
+        hashes.append(published(project)["content_hash"])
+    assert hashes[0] == hashes[1]
