@@ -1,4 +1,4 @@
-"""Rounds through Ray: the local margins bit for bit, every pair once whatever dies, and plain words when it cannot be."""
+"""Rounds through Ray: the local margins bit for bit, every pair once whatever dies, plain words when it cannot be."""
 
 import builtins
 import sys

@@ -112,15 +112,20 @@ def _first_difference(entities: "Dataset", found: "Dataset", expected: _Pairs) -
             counts[entity_id] += sign * len(ids)
             sums[entity_id] += sign * sum(_hashes([(entity_id, ids)]).tolist())
     wrong = next(entity_id for entity_id in sums if counts[entity_id] or sums[entity_id])
-    wanted, seen = (
-        Counter(
-            one for row in dataset.iter_rows() for entity_id, ids in [pairs(row)] if entity_id == wrong for one in ids
-        )
-        for dataset, pairs in ((entities, expected), (found, _found_pairs))
-    )
+    wanted, seen = _candidates_of(wrong, entities, expected), _candidates_of(wrong, found, _found_pairs)
     total = sum(counts.values())
     balance = f"{total} pairs are missing" if total > 0 else f"{-total} pairs are too many" if total else "none in sum"
     missing, more = wanted - seen, seen - wanted
     pair = next(iter(missing or more))
     what = "never came out" if missing else f"came out {seen[pair]} times"
     return f"the pair of entity {wrong!r} and candidate {pair!r} {what} ({balance}); do not use this result"
+
+
+def _candidates_of(wanted: str | None, dataset: "Dataset", pairs: _Pairs) -> Counter[str | None]:
+    """How often each candidate stands in the pairs of one entity."""
+    found: Counter[str | None] = Counter()
+    for row in dataset.iter_rows():
+        entity_id, ids = pairs(row)
+        if entity_id == wanted:
+            found.update(ids)
+    return found

@@ -20,7 +20,7 @@ _LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class RaySettings:
-    """Which Ray: `address` "local" starts one here for as long as it is needed, "auto" is the running one, else an address.
+    """Which Ray: `address` "local" starts one here while it is needed, "auto" is the running one, else HOST:PORT.
 
     `cpus` (None: those of the machine), `object_store_bytes` (None: Ray's choice) and `dashboard` are for a local one.
     """
@@ -38,10 +38,18 @@ class RaySession:
     dashboard: str | None
 
 
-def require_ray() -> Any:
-    """The `ray` module with `ray.data`. Raises DistributedError saying what to install."""
-    # Read when ray is imported.
+def require_ray(alone: bool = False) -> Any:
+    """The `ray` module with `ray.data`; `alone` when it will serve this machine only.
+
+    Raises DistributedError saying what to install.
+    """
+    # Both are read when ray is imported.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if alone:
+        # Without clusters Ray binds to the loopback address; _node_ip_address = "127.0.0.1" is quietly replaced.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        # Ray gives its workers the lowest priority, and a scorer is no background work.
+        os.environ.setdefault("RAY_worker_niceness", "0")
     try:
         import ray
         import ray.data
@@ -54,7 +62,7 @@ def require_ray() -> Any:
 def ray_session(settings: RaySettings | None = None) -> Iterator[RaySession]:
     """A connection to Ray for the length of the block. Raises DistributedError when there is none to be had."""
     settings = settings or RaySettings()
-    ray = require_ray()
+    ray = require_ray(alone=settings.address == "local")
     if ray.is_initialized():
         yield RaySession(None)
         return
@@ -73,7 +81,7 @@ def ray_session(settings: RaySettings | None = None) -> Iterator[RaySession]:
 
 def _arguments(settings: RaySettings) -> dict[str, Any]:
     # What actors print would land between the lines of a command's output; Ray keeps it in its session's logs.
-    shared: dict[str, Any] = {"address": settings.address, "log_to_driver": False, "logging_level": logging.WARNING}
+    shared: dict[str, Any] = {"address": settings.address, "log_to_driver": False, "logging_level": logging.ERROR}
     if settings.address != "local":
         return shared
     return shared | {
@@ -81,7 +89,6 @@ def _arguments(settings: RaySettings) -> dict[str, Any]:
         "object_store_memory": settings.object_store_bytes,
         "include_dashboard": settings.dashboard,
         "dashboard_host": _LOOPBACK,
-        "_node_ip_address": _LOOPBACK,
     }
 
 

@@ -55,7 +55,7 @@ def unpack_pairs(batch: pa.Table, decision: Decision, raise_errors: bool) -> pa.
     if len(rows) != pairs:
         raise DistributedError(f"unpack: {pairs} pairs became {len(rows)} rows; nothing of this batch is kept")
     if raise_errors:
-        _refuse_bad(rows, "candidate_id")
+        _refuse_bad(rows)
     return table(rows, PAIRS)
 
 
@@ -67,9 +67,7 @@ def unpack_entities(batch: pa.Table, decision: Decision, raise_errors: bool) -> 
         lists = {"probabilities": probabilities, "labels": labels, "errors": _errors(row)}
         rows.append(row | lists)
         if raise_errors:
-            _refuse_bad(
-                [{"entity_id": row["entity_id"], "error": row["error"]}, *_pairs(row, decision)], "candidate_id"
-            )
+            _refuse_bad(list(_pairs(row, decision)))
     return table([{name: row[name] for name in ENTITIES.names} for row in rows], ENTITIES)
 
 
@@ -90,7 +88,9 @@ def _errors(row: Mapping[str, Any]) -> list[str | None]:
     return [row["error"] or problem for problem in problems]
 
 
-def _refuse_bad(rows: list[dict[str, Any]], candidate: str) -> None:
+def _refuse_bad(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         if row["error"] is not None:
-            raise DistributedError(f"entity {row['entity_id']!r}, candidate {row.get(candidate)!r}: {row['error']}")
+            raise DistributedError(
+                f"entity {row['entity_id']!r}, candidate {row.get('candidate_id')!r}: {row['error']}"
+            )
