@@ -91,6 +91,5 @@ def _errors(row: Mapping[str, Any]) -> list[str | None]:
 def _refuse_bad(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         if row["error"] is not None:
-            raise DistributedError(
-                f"entity {row['entity_id']!r}, candidate {row.get('candidate_id')!r}: {row['error']}"
-            )
+            pair = f"entity {row['entity_id']!r}, candidate {row.get('candidate_id')!r}"
+            raise DistributedError(f"{pair}: {row['error']}")
