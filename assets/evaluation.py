@@ -54,13 +54,13 @@ def score(
 def _score_on_ray(step: Step, warehouse: "Warehouse", directory: Path, plan: "RefreshPlan") -> "RefreshOutcome":
     """The same plan through actors; what they give back is committed here, by the same batches."""
     from semlabel import refresh
-    from semlabel.distributed.plan_rounds import plan_scorer, session_for
+    from semlabel.distributed.plan_rounds import config_of, plan_scorer, session_for
 
     scoring = step.settings.scoring
     with session_for(scoring) as session:
         where = f"; dashboard: {session.dashboard}" if session.dashboard else ""
         step.log.info(f"{plan.pairs} pairs on Ray at {scoring.address}, up to {scoring.ray_scorers} scorers{where}")
-        score_rounds = plan_scorer(scoring, directory, step.settings.model.device)
+        score_rounds = plan_scorer(config_of(scoring, directory, step.settings.model.device))
         sink = in_tenths(step.progress, step.log.info)
         outcome = refresh.execute_rounds(
             plan, warehouse, step.operations, score_rounds, step.run_id, scoring.batch_rounds, sink

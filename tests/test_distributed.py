@@ -1,17 +1,22 @@
 """Rounds through Ray: the local margins bit for bit, every pair once whatever dies, plain words when it cannot be."""
 
 import builtins
+import importlib.util
+import re
 import sys
+from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 import psutil
 import pyarrow as pa
 import pytest
+import yaml
 
 from semlabel import refresh
 from semlabel.distributed import MisConfig, Pool, RaySettings, build_mis_processor, check_exactly_once, ray_session
 from semlabel.distributed.accounting import same_rounds
-from semlabel.distributed.plan_rounds import plan_scorer
+from semlabel.distributed.plan_rounds import config_of, plan_scorer
 from semlabel.distributed.prepare import prepare_rounds
 from semlabel.distributed.runtime import require_ray
 from semlabel.distributed.schemas import ENTITIES, PAIRS, PREPARED, table
@@ -24,6 +29,7 @@ from tests.pipeline_fixtures import published, run
 from tests.serving_fixtures import SPEC, make_labelers
 from tests.storage import Project
 
+EXAMPLES = Path(__file__).parents[1] / "examples"
 CATALOG = {f"c{number}": f"keep records number {number}" for number in range(12)}
 SMALL = {"device": "cpu", "threads": 1, "tokenizers": Pool(cpus=0.25)}
 
@@ -222,7 +228,8 @@ def test_a_plan_goes_on_after_its_driver_was_killed_and_equals_the_local_one(loc
     digest = labeler.manifest.scorer_digest
     texts = {f"e{number:02}": f"plans the work of {number}" for number in range(12)}
     found = []
-    on_ray = plan_scorer(Scoring(backend="ray", items_per_round=2, threads=1, ray_cpus=0.5), labeler_dir, "cpu")
+    scoring = Scoring(backend="ray", items_per_round=2, threads=1, ray_cpus=0.5)
+    on_ray = plan_scorer(config_of(scoring, labeler_dir, "cpu"))
 
     def stored(folder, *attempts):
         project = Project(tmp_path / folder)
@@ -251,7 +258,7 @@ def test_a_plan_goes_on_after_its_driver_was_killed_and_equals_the_local_one(loc
 
 def test_a_directory_that_is_no_labeler_is_one_line(tmp_path):
     with pytest.raises(LabelerError, match="not a labeler directory"):
-        plan_scorer(Scoring(backend="ray"), tmp_path, "cpu")
+        plan_scorer(config_of(Scoring(backend="ray"), tmp_path, "cpu"))
 
 
 def test_a_night_on_ray_publishes_what_the_local_one_does(local_ray, first_run, tmp_path, instance):
@@ -270,3 +277,52 @@ def test_a_night_on_ray_publishes_what_the_local_one_does(local_ray, first_run, 
         assert project.operations.run(result.run_id)["pairs_scored"] == 12 * 8
         hashes.append(published(project)["content_hash"])
     assert hashes[0] == hashes[1]
+
+
+def test_the_example_ranks_every_query_as_written(local_ray, labeler_dir, capsys):
+    spec = importlib.util.spec_from_file_location("rerank", EXAMPLES / "reranking" / "rerank.py")
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    example.main(["--model", str(labeler_dir)])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:4]] == ["q1", "q2", "q3", "q4"]
+    assert [len(line.split()) - 1 for line in lines[:4]] == [3, 2, 3, 0]
+    assert re.fullmatch(r"first document relevant: \d of 3 queries", lines[4])
+
+
+def test_the_manifests_hold_what_kubernetes_asks_for_and_the_settings_exist():
+    documents = [
+        document
+        for file in sorted((EXAMPLES / "k8s").glob("*.yaml"))
+        for document in yaml.safe_load_all(file.read_text())
+    ]
+    assert sorted(document["kind"] for document in documents) == ["Deployment", "PersistentVolumeClaim", "RayCluster"]
+    pods = []
+    for document in documents:
+        assert document["apiVersion"] and document["metadata"]["name"]
+        if document["kind"] == "RayCluster":
+            groups = [document["spec"]["headGroupSpec"], *document["spec"]["workerGroupSpecs"]]
+            pods += [group["template"]["spec"] for group in groups]
+            assert document["spec"]["rayVersion"] == version("ray")
+            (workers,) = document["spec"]["workerGroupSpecs"]
+            assert workers["minReplicas"] <= workers["replicas"] <= workers["maxReplicas"]
+        elif document["kind"] == "Deployment":
+            labels = document["spec"]["template"]["metadata"]["labels"]
+            assert document["spec"]["selector"]["matchLabels"] == labels
+            assert (document["spec"]["replicas"], document["spec"]["strategy"]["type"]) == (1, "Recreate")
+            pods.append(document["spec"]["template"]["spec"])
+    claims = {document["metadata"]["name"] for document in documents if document["kind"] == "PersistentVolumeClaim"}
+    assert len(pods) == 3
+    for pod in pods:
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        assert {
+            v["persistentVolumeClaim"]["claimName"] for v in volumes.values() if "persistentVolumeClaim" in v
+        } == claims
+        for container in pod["containers"]:
+            assert container["image"] and set(container["resources"]) == {"limits", "requests"}
+            assert {mount["name"] for mount in container["volumeMounts"]} <= set(volumes)
+            given = {entry["name"]: entry["value"] for entry in container["env"]}
+            assert given["RAY_USAGE_STATS_ENABLED"] == "0" and all(isinstance(value, str) for value in given.values())
+            for name in given:
+                if name.startswith("SEMLABEL__SCORING__"):
+                    assert name.removeprefix("SEMLABEL__SCORING__").lower() in Scoring.model_fields

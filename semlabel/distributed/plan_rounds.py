@@ -33,12 +33,9 @@ def session_for(scoring: Scoring) -> AbstractContextManager[RaySession]:
     return ray_session(RaySettings(scoring.address, cpus=cpus, dashboard=scoring.ray_dashboard))
 
 
-def plan_scorer(scoring: Scoring, directory: Path, device: str) -> ScoreRounds:
-    """What scores the rounds of a plan with the labeler of a directory, which every node must see under this path.
-
-    Raises LabelerError for a directory that is no labeler.
-    """
-    config = MisConfig(
+def config_of(scoring: Scoring, directory: Path, device: str) -> MisConfig:
+    """The job that scores with the labeler of a directory, which every node must see under this path."""
+    return MisConfig(
         labeler=directory,
         method=scoring.method,
         device=device,
@@ -49,6 +46,10 @@ def plan_scorer(scoring: Scoring, directory: Path, device: str) -> ScoreRounds:
         scorers=Pool(max=scoring.ray_scorers, cpus=scoring.ray_cpus, gpus=scoring.ray_gpus),
         rounds_per_batch=scoring.batch_rounds,
     )
+
+
+def plan_scorer(config: MisConfig) -> ScoreRounds:
+    """What scores the rounds of a plan. Raises LabelerError when the config's labeler is none."""
     prompt = Prompt(config.spec, load_tokenizer(config.path))
 
     def score_rounds(wanted: Iterable[WantedRound]) -> Iterator[tuple[Round, Found]]:
@@ -68,7 +69,7 @@ def plan_scorer(scoring: Scoring, directory: Path, device: str) -> ScoreRounds:
 
         rest = iter(wanted)
         blocks = []
-        while block := list(rows(islice(rest, scoring.batch_rounds))):
+        while block := list(rows(islice(rest, config.rounds_per_batch))):
             blocks.append(ray.put(table(block, PREPARED)))
         catalog = ray.put(SharedCatalog.tokenised([str(key) for key in places], texts, prompt))
         scored = score_stages(config, ray.data.from_arrow_refs(blocks), catalog)

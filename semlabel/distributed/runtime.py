@@ -16,6 +16,7 @@ from semlabel.errors import DistributedError, SemlabelError
 
 _EXTRA = 'Ray is not installed; install "semlabel[ray]", or use [scoring] backend = "local"'
 _LOOPBACK = "127.0.0.1"
+_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -66,17 +67,27 @@ def ray_session(settings: RaySettings | None = None) -> Iterator[RaySession]:
     if ray.is_initialized():
         yield RaySession(None)
         return
-    try:
-        context = ray.init(**_arguments(settings))
-    except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise DistributedError(f"Ray at {settings.address!r} cannot be used: {reason}") from None
+    context = _connected(ray, settings)
     _quieten(ray)
     try:
         url = getattr(context, "dashboard_url", None)
         yield RaySession(f"http://{url}" if url else None)
     finally:
         ray.shutdown()
+
+
+def _connected(ray: Any, settings: RaySettings) -> Any:
+    """Ray's context. A local Ray that was too slow to start on a busy machine (its limit is 30 s) is started again."""
+    attempts = _ATTEMPTS if settings.address == "local" else 1
+    reason = ""
+    for _ in range(attempts):
+        try:
+            return ray.init(**_arguments(settings))
+        # What is slow comes as a bare Exception, what cannot be reached as ConnectionError, ValueError or others.
+        except Exception as error:
+            ray.shutdown()
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    raise DistributedError(f"Ray at {settings.address!r} cannot be used: {reason}")
 
 
 def _arguments(settings: RaySettings) -> dict[str, Any]:
