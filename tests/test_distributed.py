@@ -13,21 +13,20 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from semlabel import refresh
 from semlabel.distributed import MisConfig, Pool, RaySettings, build_mis_processor, check_exactly_once, ray_session
 from semlabel.distributed.accounting import same_rounds
 from semlabel.distributed.plan_rounds import config_of, plan_scorer
 from semlabel.distributed.prepare import prepare_rounds
 from semlabel.distributed.runtime import require_ray
 from semlabel.distributed.schemas import ENTITIES, PAIRS, PREPARED, table
-from semlabel.distributed.unpack import Decision, unpack_pairs
+from semlabel.distributed.score import Score
+from semlabel.distributed.tokenise import Tokenise
+from semlabel.distributed.unpack import Decision, unpack_entities, unpack_pairs
 from semlabel.errors import DistributedError, LabelerError
 from semlabel.labeler import Labeler
-from semlabel.labeler_files import promoted_path
 from semlabel.settings import Scoring
 from tests.pipeline_fixtures import published, run
 from tests.serving_fixtures import SPEC, make_labelers
-from tests.storage import Project
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 CATALOG = {f"c{number}": f"keep records number {number}" for number in range(12)}
@@ -126,13 +125,36 @@ def test_a_config_that_contradicts_itself_is_refused(fields, reason):
         MisConfig(**fields)
 
 
+def test_a_bad_row_keeps_its_pairs_and_their_reason_beside_good_ones(labeler_dir):
+    config = MisConfig(model=str(labeler_dir), prompt=SPEC, precision="fp32", **SMALL)
+    rows = [
+        {"entity_id": "good", "text": "question", "candidate_ids": ["a", "b"], "candidate_texts": ["one", None]},
+        {"entity_id": "none", "text": "question", "candidate_ids": [], "candidate_texts": []},
+        {"entity_id": "blank", "text": " ", "candidate_ids": ["a"], "candidate_texts": ["one"]},
+        {"entity_id": "null", "text": None, "candidate_ids": ["a"], "candidate_texts": ["one"]},
+        {"entity_id": "long", "text": "question", "candidate_ids": ["a"], "candidate_texts": ["one " * 99]},
+    ]
+    scored = Score(config)(Tokenise(config)(prepare_rounds(pa.Table.from_pylist(rows), 2, None)))
+    pairs = unpack_pairs(scored, Decision(), False)
+    assert pairs.schema == PAIRS and unpack_pairs(scored.slice(0, 0), Decision(), False).schema == PAIRS
+    found = {(row["entity_id"], row["candidate_id"]): row for row in pairs.to_pylist()}
+    assert list(found) == [("good", "a"), ("good", "b"), ("blank", "a"), ("null", "a"), ("long", "a")]
+    assert [key for key, row in found.items() if row["error"] is None] == [("good", "a")]
+    assert [key for key, row in found.items() if row["margin"] is not None] == [("good", "a")]
+    assert "more than max_item_tokens" in found["long", "a"]["error"] and "blank" in found["null", "a"]["error"]
+    whole = unpack_entities(scored, Decision(), False)
+    assert whole.schema == ENTITIES and [len(ids) for ids in whole["candidate_ids"]] == [2, 0, 1, 1, 1]
+    with pytest.raises(DistributedError, match="entity 'good', candidate 'b': the candidate's text is blank"):
+        unpack_pairs(scored, Decision(), True)
+
+
 # With a local Ray
 
 
 def test_ray_listens_on_loopback_only_and_sends_no_usage_statistics(local_ray):
     family = [psutil.Process(), *psutil.Process().children(recursive=True)]
     listening = [c.laddr.ip for process in family for c in process.net_connections() if c.status == "LISTEN"]
-    assert listening and set(listening) <= {"127.0.0.1", "::1"}
+    assert listening and set(listening) <= {"127.0.0.1", "::ffff:127.0.0.1"}
     from ray._common.usage.usage_lib import usage_stats_enabled
 
     assert not usage_stats_enabled()
@@ -193,90 +215,47 @@ def test_a_killed_actor_loses_and_doubles_nothing_and_margins_are_the_local_ones
         assert (pairs["blank"]["margin"], pairs["blank"]["error"]) == (None, "the candidate's text is blank")
 
 
-def test_queries_with_items_of_their_own_and_a_bad_row_in_the_last_block(local_ray, labeler_dir):
-    rows = [{"query": f"question {n}", "documents": [f"answer {n}", "other"][: n % 3]} for n in range(9)]
-    rows.append({"query": " ", "documents": ["answer"]})
-
-    def preprocess(row):
-        ids = [str(number) for number in range(len(row["documents"]))]
-        return {
-            "entity_id": row["query"],
-            "text": row["query"],
-            "candidate_ids": ids,
-            "candidate_texts": list(row["documents"]),
-        }
-
-    config = MisConfig(
-        model=str(labeler_dir), prompt=SPEC, precision="fp32", output="entities", entities_per_block=4, **SMALL
-    )
-    found = build_mis_processor(config, preprocess)(local_ray.data.from_items(rows))
-    assert found.schema().base_schema == ENTITIES
-    results = {row["entity_id"]: row for row in found.iter_rows()}
-    assert [len(results[row["query"]]["margins"]) for row in rows] == [0, 1, 2] * 3 + [1]
-    assert "blank" in results[" "]["errors"][0] and results[" "]["margins"][0] is None
-    assert all(row["error"] is None for name, row in results.items() if name != " ")
+def test_a_directory_that_is_no_labeler_is_one_line(tmp_path):
+    with pytest.raises(LabelerError, match="not a labeler directory"):
+        plan_scorer(config_of(Scoring(backend="ray"), tmp_path, "cpu"))
 
 
 class DriverKilled(Exception):
     pass
 
 
-def test_a_plan_goes_on_after_its_driver_was_killed_and_equals_the_local_one(local_ray, labeler_dir, tmp_path):
-    from assets.evaluation import round_scorer
+def test_a_night_on_ray_that_was_killed_publishes_what_an_undisturbed_local_one_does(
+    local_ray, first_run, tmp_path, instance, monkeypatch
+):
+    def dying(config):
+        def score_rounds(wanted):
+            for number, scored in enumerate(plan_scorer(config)(wanted)):
+                if number == 5:
+                    raise DriverKilled
+                yield scored
 
-    labeler = Labeler.load(labeler_dir, device="cpu", self_check=False, items_per_round=2)
-    digest = labeler.manifest.scorer_digest
-    texts = {f"e{number:02}": f"plans the work of {number}" for number in range(12)}
-    found = []
-    scoring = Scoring(backend="ray", items_per_round=2, threads=1, ray_cpus=0.5)
-    on_ray = plan_scorer(config_of(scoring, labeler_dir, "cpu"))
+        return score_rounds
 
-    def stored(folder, *attempts):
-        project = Project(tmp_path / folder)
-        project.put(texts | {"e99": "zeta"})
-        for score_rounds in attempts:
-            plan = refresh.plan(project.warehouse, digest, None, 2)
-            try:
-                refresh.execute_rounds(plan, project.warehouse, project.operations, score_rounds, "run")
-            except DriverKilled:
-                assert project.operations.open_plan(digest, plan.subject_digest)["rounds_done"] == 10
-        assert len(project.operations.finished_plans()) == 1
-        assert project.warehouse.margins(digest, list(texts)).shape[0] == 12 * 5
-        found.append(project.warehouse.margins(digest, list(texts)).to_csv(float_format="%.17g"))
-        project.close()
-
-    def dying(wanted):
-        for number, scored in enumerate(on_ray(wanted)):
-            if number == 10:
-                raise DriverKilled
-            yield scored
-
-    stored("local", refresh.one_by_one(round_scorer(labeler.scorer)))
-    stored("ray", dying, on_ray)
-    assert found[0] == found[1]
-
-
-def test_a_directory_that_is_no_labeler_is_one_line(tmp_path):
-    with pytest.raises(LabelerError, match="not a labeler directory"):
-        plan_scorer(config_of(Scoring(backend="ray"), tmp_path, "cpu"))
-
-
-def test_a_night_on_ray_publishes_what_the_local_one_does(local_ray, first_run, tmp_path, instance):
     original, _ = first_run
-    hashes = []
+    hashes = {}
     for backend in ("local", "ray"):
         project = original.copied(tmp_path / backend)
-        assert promoted_path(project.settings.paths.labelers) is not None
         rows = project.entities()
         for row in rows[:12]:
             row["text"] = f"{row['text']} and more plans"
         project.write_entities(rows)
-        project.change(scoring={"backend": backend, "threads": 1, "ray_cpus": 0.5}, gates={"max_removed_fraction": 1.0})
+        settings = {"backend": backend, "threads": 1, "ray_cpus": 0.5}
+        project.change(scoring=settings, gates={"max_candidate_flip_fraction": 1.0})
+        if backend == "ray":
+            with monkeypatch.context() as patched:
+                patched.setattr("semlabel.distributed.plan_rounds.plan_scorer", dying)
+                killed = run(project, instance, "nightly_labeling")
+            assert not killed.success and project.operations.run(killed.run_id)["pairs_scored"] == 5 * 8
         result = run(project, instance, "nightly_labeling")
         assert result.success
-        assert project.operations.run(result.run_id)["pairs_scored"] == 12 * 8
-        hashes.append(published(project)["content_hash"])
-    assert hashes[0] == hashes[1]
+        assert project.operations.run(result.run_id)["pairs_scored"] == (12 * 8 if backend == "local" else 7 * 8)
+        hashes[backend] = published(project)["content_hash"]
+    assert hashes["local"] == hashes["ray"]
 
 
 def test_the_example_ranks_every_query_as_written(local_ray, labeler_dir, capsys):

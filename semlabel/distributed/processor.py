@@ -4,6 +4,7 @@ Knows the order of the stages and what each reserves; nothing of what happens in
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from semlabel.distributed.accounting import check_exactly_once
@@ -65,6 +66,8 @@ def build_mis_processor(
 
 def score_stages(config: MisConfig, rounds: "Dataset", catalog: Any) -> "Dataset":
     """Prepared rounds to scored rounds, through the two actor pools."""
+    # Actors get the catalog from the object store, not with their config.
+    config = config.model_copy(update={"catalog": None})
     tokenised = rounds.map_batches(
         Tokenise, fn_constructor_kwargs={"config": config}, **_actors(config, config.tokenizers)
     )
@@ -92,6 +95,5 @@ def _actors(config: MisConfig, pool: Pool) -> dict[str, Any]:
         "num_cpus": pool.cpus,
         "num_gpus": pool.gpus or None,
         "resources": pool.resources or None,
-        "max_restarts": config.max_restarts,
-        "max_task_retries": config.max_task_retries,
+        "ray_remote_args_fn": partial(dict, max_restarts=config.max_restarts, max_task_retries=config.max_task_retries),
     }

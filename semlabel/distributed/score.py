@@ -13,6 +13,7 @@ import pyarrow as pa
 from semlabel.distributed.accounting import same_rounds
 from semlabel.distributed.catalog import SharedCatalog
 from semlabel.distributed.config import MisConfig
+from semlabel.distributed.runtime import require_ray
 from semlabel.distributed.schemas import SCORED, table
 from semlabel.errors import DistributedError, PromptError
 
@@ -26,9 +27,7 @@ class Score:
     """An actor with a model. `catalog` is a reference into the object store; its pages are shared on a node."""
 
     def __init__(self, config: MisConfig, catalog: Any = None) -> None:
-        import ray
-
-        self._catalog: SharedCatalog | None = None if catalog is None else ray.get(catalog)
+        self._catalog: SharedCatalog | None = None if catalog is None else require_ray().get(catalog)
         self._blocks: dict[tuple[int, ...], tuple[list[str], list[list[int]], list[str | None]]] = {}
         self._scorer = load_scorer(config)
 
