@@ -8,7 +8,8 @@ over pairs: an edited entity is one row, a new candidate one column, a reverted 
 import hashlib
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
@@ -187,7 +188,8 @@ def execute_rounds(
     progress(Progress(STAGE, 0, plan.pairs, "pairs"))
     found = _once_each(work.rounds, score_rounds(_wanted(warehouse, work.rounds, candidates, batch)), warehouse)
     fresh: list[ScoredRound] = []
-    with books:
+    # Closed at once when the refresh fails: whatever scores elsewhere must not go on behind an error.
+    with books, closing(found):
         clock = time.perf_counter()
         for number, (entry, margins) in enumerate(found, start=1):
             keys, _ = candidates.of(entry.block_id)
@@ -223,7 +225,7 @@ def _wanted(
 
 def _once_each(
     rounds: Sequence[Round], found: Iterable[tuple[Round, Found]], warehouse: Warehouse
-) -> Iterator[tuple[Round, Found]]:
+) -> Generator[tuple[Round, Found], None, None]:
     """`found`, as long as each round is in it exactly once."""
     waiting = set(rounds)
     for entry, margins in found:
