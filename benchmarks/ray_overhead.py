@@ -15,22 +15,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import psutil
 import torch
 
+from semlabel import refresh
 from semlabel.bench.environment import environment
 from semlabel.distributed.catalog import SharedCatalog
 from semlabel.distributed.config import MisConfig, Pool
 from semlabel.distributed.plan_rounds import plan_scorer
 from semlabel.distributed.runtime import RaySettings, ray_session, require_ray
 from semlabel.distributed.score import load_scorer
+from semlabel.operations import Operations
 from semlabel.prompt import Prompt, PromptSpec, load_tokenizer
 from semlabel.refresh import Round, ScoreRounds, WantedRound, one_by_one
 from semlabel.settings import load_settings
 from semlabel.sources import read_catalog, read_entities
+from semlabel.warehouse import Warehouse
 
 SHAPES = {"ray 1 actor x 1 thread": (1, 1), "ray 2 actors x 1 thread": (2, 1), "ray 1 actor x 2 threads": (1, 2)}
 CATALOGS = (500, 10_000, 100_000)
+BATCHES = (1, 8, 40)
 
 
 def work(arguments: argparse.Namespace) -> tuple[str, PromptSpec, list[str], list[str]]:
@@ -111,6 +116,31 @@ def catalog_memory(config: MisConfig) -> Iterator[dict[str, object]]:
         }
 
 
+def commit_rate(rounds: int = 2000, items: int = 200) -> Iterator[dict[str, object]]:
+    """Labels per second that one writer commits when scoring costs nothing, by rounds per batch."""
+    texts = pd.DataFrame(
+        {"entity_id": [f"e{n}" for n in range(rounds)], "text": [f"entity {n}" for n in range(rounds)]}
+    )
+    candidates = pd.DataFrame(
+        {"candidate_id": [f"c{n}" for n in range(items)], "text": [f"c {n}" for n in range(items)]}
+    )
+    for batch in BATCHES:
+        with tempfile.TemporaryDirectory() as folder:
+            operations = Operations(Path(folder) / "ops.sqlite")
+            operations.start_run("bench", "bench")
+            with Warehouse.open(Path(folder) / "warehouse.duckdb") as warehouse:
+                warehouse.replace_entities(texts, "bench")
+                warehouse.replace_catalog(candidates.assign(certified=True), "bench")
+                plan = refresh.plan(warehouse, "scorer", None, items)
+                margins = np.zeros(items, dtype=np.float32)
+                outcome = refresh.execute(
+                    plan, warehouse, operations, lambda *_, margins=margins: margins, "bench", batch_rounds=batch
+                )
+        # No batch is more than a fiftieth of the plan.
+        used = min(batch, rounds // 50)
+        yield {"cell": "commits", "batch_rounds": used, "labels_per_s": outcome.labels_per_s, "rounds": rounds}
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -143,6 +173,7 @@ def main() -> None:
                 same = sum(margins[n].tobytes() == reference[n].tobytes() for n in reference)
                 cells.append({"cell": name, "pass": number, "rounds_bit_equal_to_1_thread": same, **figures})
         cells += catalog_memory(MisConfig(**shared))
+    cells += commit_rate()
     document = {
         "environment": environment() | {"load": os.getloadavg()},
         "model": Path(model).name,
@@ -158,7 +189,7 @@ def main() -> None:
 
 def summary(cells: list[dict[str, object]]) -> dict[str, float]:
     """Median rates, and the overhead of one actor with one thread against one local thread."""
-    names = dict.fromkeys(str(cell["cell"]) for cell in cells if "labels_per_s" in cell)
+    names = dict.fromkeys(str(cell["cell"]) for cell in cells if "startup_s" in cell)
     rates = {
         name: statistics.median(float(cell["labels_per_s"]) for cell in cells if cell["cell"] == name) for name in names
     }
