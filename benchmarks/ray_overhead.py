@@ -28,7 +28,7 @@ from semlabel.distributed.runtime import RaySettings, ray_session, require_ray
 from semlabel.distributed.score import load_scorer
 from semlabel.operations import Operations
 from semlabel.prompt import Prompt, PromptSpec, load_tokenizer
-from semlabel.refresh import Round, ScoreRounds, WantedRound, one_by_one
+from semlabel.round_stream import Round, ScoreRounds, WantedRound, one_by_one
 from semlabel.settings import load_settings
 from semlabel.sources import read_catalog, read_entities
 from semlabel.warehouse import Warehouse

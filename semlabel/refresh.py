@@ -8,9 +8,10 @@ over pairs: an edited entity is one row, a new candidate one column, a reverted 
 import hashlib
 import time
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
@@ -19,35 +20,16 @@ import numpy as np
 from semlabel.digests import digest_of
 from semlabel.errors import PromptError, WarehouseError
 from semlabel.progress import Progress, ProgressSink, silent
+from semlabel.round_stream import Round, ScoreRound, ScoreRounds, WantedRound, once_each, one_by_one
 from semlabel.warehouse import Warehouse
 from semlabel.warehouse_scores import ScoredRound, checked_margins, ensure_blocks, scorer_key
 
 if TYPE_CHECKING:
     from semlabel.operations import Operations
 
-ScoreRound = Callable[[str, list[str]], np.ndarray]
-# Margins of a round, or why the prompt refuses one of its texts.
-Found = np.ndarray | PromptError
-ScoreRounds = Callable[[Iterable["WantedRound"]], Iterable[tuple["Round", Found]]]
 STAGE = "scoring"
 # A kill loses at most one uncommitted batch: so no batch is more than this share of the plan.
 _BATCH_SHARE = 0.02
-
-
-class Round(NamedTuple):
-    """One entity text with the candidates of one block: one call of the scorer."""
-
-    text_key: int
-    block_id: int
-
-
-class WantedRound(NamedTuple):
-    """A round with its texts; `candidate_keys` are the text keys of `candidate_texts`."""
-
-    entry: Round
-    entity_text: str
-    candidate_keys: list[int]
-    candidate_texts: list[str]
 
 
 @dataclass(frozen=True)
@@ -149,19 +131,6 @@ def execute(
     return execute_rounds(plan, warehouse, operations, one_by_one(score_round), run_id, batch_rounds, progress)
 
 
-def one_by_one(score_round: ScoreRound) -> ScoreRounds:
-    """Scores each round when it is asked for, here."""
-
-    def score_rounds(wanted: Iterable[WantedRound]) -> Iterator[tuple[Round, Found]]:
-        for entry, entity_text, _, candidate_texts in wanted:
-            try:
-                yield entry, score_round(entity_text, list(candidate_texts))
-            except PromptError as error:
-                yield entry, error
-
-    return score_rounds
-
-
 def execute_rounds(
     plan: RefreshPlan,
     warehouse: Warehouse,
@@ -186,7 +155,8 @@ def execute_rounds(
     books = _Books(operations, run_id, work, plan.pairs)
     scored = refused_pairs = 0
     progress(Progress(STAGE, 0, plan.pairs, "pairs"))
-    found = _once_each(work.rounds, score_rounds(_wanted(warehouse, work.rounds, candidates, batch)), warehouse)
+    wanted = _wanted(warehouse, work.rounds, candidates, batch)
+    found = once_each(work.rounds, score_rounds(wanted), partial(_named, warehouse))
     fresh: list[ScoredRound] = []
     # Closed at once when the refresh fails: whatever scores elsewhere must not go on behind an error.
     with books, closing(found):
@@ -221,23 +191,6 @@ def _wanted(
         texts = _entity_texts(warehouse, chunk)
         for entry in chunk:
             yield WantedRound(entry, texts[entry.text_key], *candidates.of(entry.block_id))
-
-
-def _once_each(
-    rounds: Sequence[Round], found: Iterable[tuple[Round, Found]], warehouse: Warehouse
-) -> Generator[tuple[Round, Found], None, None]:
-    """`found`, as long as each round is in it exactly once."""
-    waiting = set(rounds)
-    for entry, margins in found:
-        if entry not in waiting:
-            raise WarehouseError(f"{_named(warehouse, entry)} came back twice or was never asked for; run it again")
-        waiting.remove(entry)
-        yield entry, margins
-    if waiting:
-        some = _named(warehouse, min(waiting))
-        raise WarehouseError(
-            f"{len(waiting)} of {len(rounds)} rounds were never scored, {some} among them; run it again"
-        )
 
 
 def _named(warehouse: Warehouse, entry: Round) -> str:

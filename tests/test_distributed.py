@@ -22,7 +22,7 @@ from semlabel.distributed.schemas import ENTITIES, PAIRS, PREPARED, table
 from semlabel.distributed.score import Score
 from semlabel.distributed.tokenise import Tokenise
 from semlabel.distributed.unpack import Decision, unpack_entities, unpack_pairs
-from semlabel.errors import DistributedError, LabelerError
+from semlabel.errors import DistributedError, LabelerError, WarehouseError
 from semlabel.labeler import Labeler
 from semlabel.settings import Scoring
 from tests.pipeline_fixtures import published, run
@@ -67,7 +67,8 @@ def test_an_installation_without_ray_says_what_to_install(monkeypatch, labeler_d
     for module in [name for name in sys.modules if name.split(".")[0] == "ray"]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr(builtins, "__import__", absent)
-    for attempt in (require_ray, lambda: build_mis_processor(MisConfig(labeler=labeler_dir))):
+    session = ray_session(RaySettings())
+    for attempt in (require_ray, session.__enter__, lambda: build_mis_processor(MisConfig(labeler=labeler_dir))):
         with pytest.raises(DistributedError, match=r'install "semlabel\[ray\]"'):
             attempt()
 
@@ -107,6 +108,24 @@ def test_a_stage_that_loses_or_doubles_a_round_fails_with_its_name():
             same_rounds("score", before, after)
     with pytest.raises(DistributedError, match="their order"):
         same_rounds("score", before, before.take([1, 0]))
+
+
+def test_a_round_that_is_lost_or_comes_twice_ends_the_refresh_naming_a_pair(tmp_path):
+    from semlabel import refresh
+    from tests.storage import Project, Scorer
+
+    for wrong, reason in (
+        (lambda found: found[:-1], r"1 of 6 rounds never came back, the pair of entity 'e3' and candidate 'c3'"),
+        (lambda found: [*found[:2], found[1], *found[2:]], r"'e1' and candidate 'c3' came back twice"),
+    ):
+        project = Project(tmp_path / reason[:2].strip("'"))
+        plan = project.plan(items=3)
+        scored = refresh.one_by_one(Scorer())
+        with pytest.raises(WarehouseError, match=reason):
+            refresh.execute_rounds(
+                plan, project.warehouse, project.operations, lambda wanted, w=wrong: w(list(scored(wanted))), "run"
+            )
+        project.close()
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from semlabel.distributed.runtime import RaySession, RaySettings, cause_of, ray_
 from semlabel.distributed.schemas import PREPARED, table
 from semlabel.errors import PromptError, SemlabelError
 from semlabel.prompt import Prompt, load_tokenizer
-from semlabel.refresh import Found, Round, ScoreRounds, WantedRound
+from semlabel.round_stream import Found, Round, ScoreRounds, WantedRound
 from semlabel.settings import Scoring
 
 _TOKENIZER_CPUS = 0.5
