@@ -3,6 +3,7 @@
 import builtins
 import importlib.util
 import re
+import signal
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +29,7 @@ from semlabel.settings import Scoring
 from tests.pipeline_fixtures import published, run
 from tests.serving_fixtures import SPEC, make_labelers
 
+ENDING = signal.getsignal(signal.SIGTERM)
 EXAMPLES = Path(__file__).parents[1] / "examples"
 CATALOG = {f"c{number}": f"keep records number {number}" for number in range(12)}
 SMALL = {"device": "cpu", "threads": 1, "tokenizers": Pool(cpus=0.25)}
@@ -114,17 +116,19 @@ def test_a_round_that_is_lost_or_comes_twice_ends_the_refresh_naming_a_pair(tmp_
     from semlabel import refresh
     from tests.storage import Project, Scorer
 
+    scored = refresh.one_by_one(Scorer())
     for wrong, reason in (
-        (lambda found: found[:-1], r"1 of 6 rounds never came back, the pair of entity 'e3' and candidate 'c3'"),
-        (lambda found: [*found[:2], found[1], *found[2:]], r"'e1' and candidate 'c3' came back twice"),
+        (lambda found: found[:-1], "1 of 6 rounds never came back, the pair of entity 'e3' and candidate 'c3'"),
+        (lambda found: [*found[:2], found[1], *found[2:]], "entity 'e1' and candidate 'c3' came back twice"),
     ):
-        project = Project(tmp_path / reason[:2].strip("'"))
-        plan = project.plan(items=3)
-        scored = refresh.one_by_one(Scorer())
+        project = Project(tmp_path / str(len(reason)))
+
+        def score_rounds(wanted, wrong=wrong):
+            return wrong(list(scored(wanted)))
+
         with pytest.raises(WarehouseError, match=reason):
-            refresh.execute_rounds(
-                plan, project.warehouse, project.operations, lambda wanted, w=wrong: w(list(scored(wanted))), "run"
-            )
+            plan = project.plan(items=3)
+            refresh.execute_rounds(plan, project.warehouse, project.operations, score_rounds, "run")
         project.close()
 
 
@@ -170,13 +174,14 @@ def test_a_bad_row_keeps_its_pairs_and_their_reason_beside_good_ones(labeler_dir
 # With a local Ray
 
 
-def test_ray_listens_on_loopback_only_and_sends_no_usage_statistics(local_ray):
+def test_ray_listens_on_loopback_only_and_takes_neither_statistics_nor_signals(local_ray):
     family = [psutil.Process(), *psutil.Process().children(recursive=True)]
     listening = [c.laddr.ip for process in family for c in process.net_connections() if c.status == "LISTEN"]
     assert listening and set(listening) <= {"127.0.0.1", "::ffff:127.0.0.1"}
     from ray._common.usage.usage_lib import usage_stats_enabled
 
     assert not usage_stats_enabled()
+    assert signal.getsignal(signal.SIGTERM) is ENDING
 
 
 def test_a_lost_or_doubled_pair_is_named(local_ray, labeler_dir):

@@ -7,6 +7,8 @@ stopped when the session ends.
 import logging
 import os
 import re
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,8 +69,12 @@ def ray_session(settings: RaySettings | None = None) -> Iterator[RaySession]:
     if ray.is_initialized():
         yield RaySession(None)
         return
+    # Ray takes SIGTERM for itself, and a run that is told to end must end the way its caller has arranged.
+    mine = signal.getsignal(signal.SIGTERM)
     context = _connected(ray, settings)
     _quieten(ray)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, mine)
     try:
         url = getattr(context, "dashboard_url", None)
         yield RaySession(f"http://{url}" if url else None)
