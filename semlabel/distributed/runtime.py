@@ -73,7 +73,7 @@ def ray_session(settings: RaySettings | None = None) -> Iterator[RaySession]:
     mine = signal.getsignal(signal.SIGTERM)
     context = _connected(ray, settings)
     _quieten(ray)
-    if threading.current_thread() is threading.main_thread():
+    if mine is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, mine)
     try:
         url = getattr(context, "dashboard_url", None)
