@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from semlabel.manifest import Manifest
+    from semlabel.progress import Progress, ProgressSink
     from semlabel.refresh import RefreshOutcome, RefreshPlan
     from semlabel.remote_scorer import RemoteScorer
     from semlabel.scorer import Scorer
@@ -41,11 +42,45 @@ def score(
     plan = refresh.plan(warehouse, manifest.scorer_digest, entity_ids, scoring.items_per_round)
     if max_pairs and plan.pairs > max_pairs:
         plan = _capped(plan, warehouse, max_pairs)
+    if scoring.backend == "ray" and plan.rounds:
+        return _score_on_ray(step, warehouse, directory, plan)
     # Before the first round: a labeler that cannot be loaded is no fault of the texts.
     score_round = round_scorer(_rounds_of(step, directory)) if plan.rounds else _never
     return refresh.execute(
         plan, warehouse, step.operations, score_round, step.run_id, scoring.batch_rounds, step.progress
     )
+
+
+def _score_on_ray(step: Step, warehouse: "Warehouse", directory: Path, plan: "RefreshPlan") -> "RefreshOutcome":
+    """The same plan through actors; what they give back is committed here, by the same batches."""
+    from semlabel import refresh
+    from semlabel.distributed.plan_rounds import config_of, plan_scorer, session_for
+
+    scoring = step.settings.scoring
+    with session_for(scoring) as session:
+        where = f"; dashboard: {session.dashboard}" if session.dashboard else ""
+        step.log.info(f"{plan.pairs} pairs on Ray at {scoring.address}, up to {scoring.ray_scorers} scorers{where}")
+        score_rounds = plan_scorer(config_of(scoring, directory, step.settings.model.device))
+        sink = in_tenths(step.progress, step.log.info)
+        outcome = refresh.execute_rounds(
+            plan, warehouse, step.operations, score_rounds, step.run_id, scoring.batch_rounds, sink
+        )
+    return replace(outcome, dashboard=session.dashboard)
+
+
+def in_tenths(sink: "ProgressSink", log: "Callable[[str], None]") -> "ProgressSink":
+    """`sink`, and a line in the log for every tenth that is done."""
+    told = 0
+
+    def listen(progress: "Progress") -> None:
+        nonlocal told
+        sink(progress)
+        tenth = 10 * progress.done // max(progress.total, 1)
+        if tenth > told:
+            told = tenth
+            log(f"{progress.stage}: {progress.done} of {progress.total} {progress.unit}")
+
+    return listen
 
 
 def score_split(

@@ -61,6 +61,7 @@ def predictions(context: dg.AssetExecutionContext, project: ProjectResource) -> 
         pairs_reused=outcome.pairs_reused,
         pairs_refused=outcome.pairs_refused,
         labels_per_s=outcome.labels_per_s or None,
+        ray_dashboard=dg.MetadataValue.url(outcome.dashboard) if outcome.dashboard else None,
         report=metadata.report(step),
     )
 

@@ -39,3 +39,7 @@ class LeaseHeld(SemlabelError):
 
 class GateBlocked(SemlabelError):
     """A gate stands in the way of what was asked. The command line exits 1."""
+
+
+class DistributedError(SemlabelError):
+    """Ray is not installed or cannot be reached, or a distributed job lost, doubled or refused a pair."""

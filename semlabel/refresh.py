@@ -1,6 +1,6 @@
 """The refresh: which pairs are missing, planned exactly, persisted, executed in batches and resumed after a kill.
 
-Knows texts, blocks and rounds; deliberately knows nothing of models (one function scores a round), thresholds or
+Knows texts, blocks and rounds; deliberately knows nothing of models (one function scores rounds), thresholds or
 labels. A margin belongs to (entity text, candidate text, scorer), so the plan is a diff over texts and blocks and not
 over pairs: an edited entity is one row, a new candidate one column, a reverted or repeated text nothing.
 """
@@ -8,8 +8,10 @@ over pairs: an edited entity is one row, a new candidate one column, a reverted 
 import hashlib
 import time
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
@@ -18,23 +20,16 @@ import numpy as np
 from semlabel.digests import digest_of
 from semlabel.errors import PromptError, WarehouseError
 from semlabel.progress import Progress, ProgressSink, silent
+from semlabel.round_stream import Round, ScoreRound, ScoreRounds, WantedRound, once_each, one_by_one
 from semlabel.warehouse import Warehouse
 from semlabel.warehouse_scores import ScoredRound, checked_margins, ensure_blocks, scorer_key
 
 if TYPE_CHECKING:
     from semlabel.operations import Operations
 
-ScoreRound = Callable[[str, list[str]], np.ndarray]
 STAGE = "scoring"
 # A kill loses at most one uncommitted batch: so no batch is more than this share of the plan.
 _BATCH_SHARE = 0.02
-
-
-class Round(NamedTuple):
-    """One entity text with the candidates of one block: one call of the scorer."""
-
-    text_key: int
-    block_id: int
 
 
 @dataclass(frozen=True)
@@ -65,13 +60,17 @@ class RefreshPlan:
 
 @dataclass(frozen=True)
 class RefreshOutcome:
-    """Pairs scored now, reused from the store and refused by the prompt; wall seconds; labels per second of them."""
+    """Pairs scored now, reused from the store and refused by the prompt; wall seconds; labels per second of them.
+
+    `dashboard` is where the scoring could be watched, None where nowhere.
+    """
 
     pairs_scored: int
     pairs_reused: int
     pairs_refused: int
     seconds: float
     labels_per_s: float
+    dashboard: str | None = None
 
 
 class _Diff(NamedTuple):
@@ -128,11 +127,25 @@ def execute(
     batch_rounds: int = 8,
     progress: ProgressSink = silent,
 ) -> RefreshOutcome:
-    """Score what is missing, one call of `score_round(entity_text, candidate_texts)` per round, and commit by batches.
+    """`execute_rounds` with one call of `score_round(entity_text, candidate_texts)` per round, in the plan's order."""
+    return execute_rounds(plan, warehouse, operations, one_by_one(score_round), run_id, batch_rounds, progress)
+
+
+def execute_rounds(
+    plan: RefreshPlan,
+    warehouse: Warehouse,
+    operations: "Operations",
+    score_rounds: ScoreRounds,
+    run_id: str,
+    batch_rounds: int = 8,
+    progress: ProgressSink = silent,
+) -> RefreshOutcome:
+    """Score what is missing and commit by batches, in whatever order `score_rounds` gives the rounds back.
 
     An interrupted plan for the same subject is continued with its own rounds, so that the same candidates meet in the
     same call. A round whose texts the prompt refuses (PromptError) is kept in `refused_rows` with the reason and the
-    rest goes on; any other exception ends the refresh, and what was committed stays.
+    rest goes on; any exception ends the refresh, and what was committed stays. Raises WarehouseError when a round
+    comes back twice, uncalled or never.
     """
     started = time.perf_counter()
     work = _resumed(plan, warehouse, operations)
@@ -142,30 +155,53 @@ def execute(
     books = _Books(operations, run_id, work, plan.pairs)
     scored = refused_pairs = 0
     progress(Progress(STAGE, 0, plan.pairs, "pairs"))
-    with books:
-        for start in range(0, len(work.rounds), batch):
-            clock = time.perf_counter()
-            chunk = work.rounds[start : start + batch]
-            texts = _entity_texts(warehouse, chunk)
-            fresh = []
-            for entry in chunk:
-                keys, candidate_texts = candidates.of(entry.block_id)
-                try:
-                    margins = checked_margins(score_round(texts[entry.text_key], list(candidate_texts)), len(keys))
-                except PromptError as error:
-                    refused.extend((entity_id, str(error)) for entity_id in _entities_of(warehouse, entry.text_key))
-                    refused_pairs += len(keys)
-                else:
-                    fresh.append(ScoredRound(entry.text_key, entry.block_id, keys, margins))
-                    scored += len(keys)
-                progress(Progress(STAGE, scored + refused_pairs, plan.pairs, "pairs"))
+    wanted = _wanted(warehouse, work.rounds, candidates, batch)
+    found = once_each(work.rounds, score_rounds(wanted), partial(_named, warehouse))
+    fresh: list[ScoredRound] = []
+    # Closed at once when the refresh fails: whatever scores elsewhere must not go on behind an error.
+    with books, closing(found):
+        clock = time.perf_counter()
+        for number, (entry, margins) in enumerate(found, start=1):
+            keys, _ = candidates.of(entry.block_id)
+            if isinstance(margins, PromptError):
+                refused.extend((entity_id, str(margins)) for entity_id in _entities_of(warehouse, entry.text_key))
+                refused_pairs += len(keys)
+            else:
+                fresh.append(ScoredRound(entry.text_key, entry.block_id, keys, checked_margins(margins, len(keys))))
+                scored += len(keys)
+            progress(Progress(STAGE, scored + refused_pairs, plan.pairs, "pairs"))
+            if number % batch and number < len(work.rounds):
+                continue
             warehouse.commit_scores(fresh, plan.scorer_digest, run_id)
-            pairs = sum(len(entry.margins) for entry in fresh)
-            books.enter(len(chunk), pairs, scored + refused_pairs, time.perf_counter() - clock)
+            rounds, pairs = (number - 1) % batch + 1, sum(len(entry.margins) for entry in fresh)
+            books.enter(rounds, pairs, scored + refused_pairs, time.perf_counter() - clock)
+            fresh, clock = [], time.perf_counter()
     if refused:
         warehouse.add_refused(run_id, STAGE, refused, more=True)
     seconds = time.perf_counter() - started
     return RefreshOutcome(scored, plan.pairs_stored, refused_pairs, seconds, scored / seconds if scored else 0.0)
+
+
+def _wanted(
+    warehouse: Warehouse, rounds: Sequence[Round], candidates: "_Candidates", batch: int
+) -> Iterator[WantedRound]:
+    """The rounds with their texts, which are read as they are needed."""
+    for start in range(0, len(rounds), batch):
+        chunk = rounds[start : start + batch]
+        texts = _entity_texts(warehouse, chunk)
+        for entry in chunk:
+            yield WantedRound(entry, texts[entry.text_key], *candidates.of(entry.block_id))
+
+
+def _named(warehouse: Warehouse, entry: Round) -> str:
+    """The first pair of a round in words."""
+    rows = warehouse.rows(
+        "SELECT candidate_id FROM blocks JOIN catalog ON text_key = candidate_text_key WHERE block_id = ? "
+        "ORDER BY blocks.position, candidate_id LIMIT 1",
+        [entry.block_id],
+    )
+    entity_id = next(iter(_entities_of(warehouse, entry.text_key)), None)
+    return f"the pair of entity {entity_id!r} and candidate {rows[0][0] if rows else None!r}"
 
 
 def _diff(warehouse: Warehouse, scorer_digest: str, entity_ids: Iterable[str] | None) -> _Diff:

@@ -267,15 +267,22 @@ class Gates(Section):
 class Scoring(Section):
     """How margins are computed. `max_pairs` caps the pairs of one run (0: no cap), `threads` 0 leaves it to torch.
 
-    `backend` "http" scores the rounds of the predictions through `http_url`, `http_concurrency` requests at once.
+    `backend` "http" scores the rounds of the predictions through `http_url`, `http_concurrency` requests at once;
+    "ray" on up to `ray_scorers` actors of the Ray at `address` ("local": one started for the run, "auto": the running
+    one, or HOST:PORT), each with `ray_cpus` and `ray_gpus`.
     """
 
     items_per_round: Positive = 200
     max_round_tokens: Positive = 8192
     method: Literal["auto", "mis", "prefix_cache", "independent"] = "auto"
-    backend: Literal["local", "http"] = "local"
+    backend: Literal["local", "http", "ray"] = "local"
     http_url: WebAddress | None = None
     http_concurrency: Positive = 1
+    address: NonEmpty = "local"
+    ray_scorers: Positive = 1
+    ray_cpus: Annotated[float, Field(gt=0)] = 1.0
+    ray_gpus: NotNegative = 0.0
+    ray_dashboard: bool = False
     entities: Literal["all", "held_out"] = "all"
     batch_rounds: Positive = 8
     max_pairs: Count = 0

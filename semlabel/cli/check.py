@@ -35,6 +35,10 @@ def check(
       semlabel check --config pipeline.toml
     """
     settings = project(config)
+    if settings.scoring.backend == "ray":
+        from semlabel.distributed.runtime import require_ray
+
+        require_ray()
     from semlabel.cli.code_location import find_workspace
     from semlabel.cli.cost import Inventory, smaller_profile, speed_of
     from semlabel.labeler_files import promoted_path

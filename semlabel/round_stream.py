@@ -1,0 +1,65 @@
+"""Rounds on their way to whatever scores them and back: in any order, each exactly once.
+
+Knows texts and margins of rounds; deliberately knows nothing of tables, of models, or of where rounds are scored.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from semlabel.errors import PromptError, WarehouseError
+
+
+class Round(NamedTuple):
+    """One entity text with the candidates of one block: one call of the scorer."""
+
+    text_key: int
+    block_id: int
+
+
+class WantedRound(NamedTuple):
+    """A round with its texts; `candidate_keys` are the text keys of `candidate_texts`."""
+
+    entry: Round
+    entity_text: str
+    candidate_keys: list[int]
+    candidate_texts: list[str]
+
+
+# Margins of a round, or why the prompt refuses one of its texts.
+Found = np.ndarray | PromptError
+ScoreRound = Callable[[str, list[str]], np.ndarray]
+ScoreRounds = Callable[[Iterable[WantedRound]], Iterable[tuple[Round, Found]]]
+
+
+def one_by_one(score_round: ScoreRound) -> ScoreRounds:
+    """Scores each round when it is asked for, here."""
+
+    def score_rounds(wanted: Iterable[WantedRound]) -> Iterator[tuple[Round, Found]]:
+        for entry, entity_text, _, candidate_texts in wanted:
+            try:
+                margins: Found = score_round(entity_text, list(candidate_texts))
+            except PromptError as error:
+                margins = error
+            yield entry, margins
+
+    return score_rounds
+
+
+def once_each(
+    rounds: Sequence[Round], found: Iterable[tuple[Round, Found]], named: Callable[[Round], str]
+) -> Generator[tuple[Round, Found], None, None]:
+    """`found`, as long as each round is in it exactly once; `named` puts a round into words.
+
+    Raises WarehouseError for a round that comes back twice, uncalled or never.
+    """
+    waiting = set(rounds)
+    for entry, margins in found:
+        if entry not in waiting:
+            raise WarehouseError(f"{named(entry)} came back twice or was never asked for; run it again")
+        waiting.remove(entry)
+        yield entry, margins
+    if waiting:
+        some = named(min(waiting))
+        raise WarehouseError(f"{len(waiting)} of {len(rounds)} rounds never came back, {some} among them; run it again")
