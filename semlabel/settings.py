@@ -4,12 +4,11 @@ Knows nothing of how settings are used. A wrong setting is one line that names t
 valid. Numbers that are counts are whole numbers; shares lie between 0 and 1; margins are in logits.
 """
 
-import difflib
 import re
-import types
 import typing
 import zoneinfo
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -23,11 +22,11 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails
 
 from semlabel.errors import SettingsError
 from semlabel.paths import Paths
 from semlabel.settings_file import environment_overrides, merge, read_merged
+from semlabel.settings_words import explained, nearest, wants_text
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -83,7 +82,7 @@ class Columns(Section):
         for source, known in LOGICAL_COLUMNS.items():
             for name in getattr(self, source):
                 if name not in known:
-                    raise ValueError(f'unknown column "{name}" of {source}; {_nearest(name, known)}')
+                    raise ValueError(f'unknown column "{name}" of {source}; {nearest(name, known)}')
         return self
 
 
@@ -369,7 +368,7 @@ class Schedule(Section):
             zoneinfo.ZoneInfo(timezone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
             known = sorted(zoneinfo.available_timezones())
-            raise ValueError(f"is no known time zone; {_nearest(timezone, known)}") from None
+            raise ValueError(f"is no known time zone; {nearest(timezone, known)}") from None
         return timezone
 
 
@@ -396,7 +395,7 @@ class Route(Section):
         for key, names in known.items():
             for name in getattr(self, key):
                 if name not in names:
-                    raise ValueError(f'has {key} "{name}", which no gate is; {_nearest(name, names)}')
+                    raise ValueError(f'has {key} "{name}", which no gate is; {nearest(name, names)}')
         return self
 
     def takes(self, asset: str, gate: str, severity: str, owner: str) -> bool:
@@ -526,91 +525,11 @@ def load_settings(path: Path, env: Mapping[str, str] | None = None) -> Settings:
     """
     path = Path(path).expanduser().absolute()
     tables = read_merged(path)
-    tables = merge(tables, environment_overrides(env or {}, _wants_text, path.parent))
+    overrides = environment_overrides(env or {}, partial(wants_text, Settings), path.parent)
+    tables = merge(tables, overrides)
     try:
         settings = Settings.model_validate(tables)
     except ValidationError as error:
-        problems = error.errors()
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise SettingsError(f"{path}: {_explain(_worst(problems))}{more}") from None
+        raise SettingsError(f"{path}: {explained(Settings, error.errors())}") from None
     settings._path = path
     return settings
-
-
-def _worst(problems: list[ErrorDetails]) -> ErrorDetails:
-    # A mistyped name also shows as a missing one: the unknown name is the one that tells people what to mend.
-    return min(problems, key=lambda problem: problem["type"] != "extra_forbidden")
-
-
-def _explain(problem: ErrorDetails) -> str:
-    keys = [str(part) for part in problem["loc"]]
-    section, place = _section_at(keys)
-    where = f"[{'.'.join(keys[:-1])}] {keys[-1]}" if len(keys) > 1 else f"[{keys[0]}]" if keys else "the file"
-    match problem["type"]:
-        case "extra_forbidden":
-            return f"{where} is not a setting; {_nearest(keys[-1], list(section.model_fields))}"
-        case "missing":
-            return f"{where} is missing; set it"
-        case "value_error":
-            return f"{place} {problem['ctx']['error']}"
-        case _ if keys[:1] == ["alerts"]:
-            # What stands here may be an address with a secret in it.
-            return f"{place} is not what it should be; {problem['msg'][:1].lower()}{problem['msg'][1:]}"
-        case _:
-            return f"{place} is {problem['input']!r}; {problem['msg'][:1].lower()}{problem['msg'][1:]}"
-
-
-def _section_at(keys: list[str]) -> tuple[type[Section], str]:
-    """The section that holds the last of `keys`, and the setting's place in words (pydantic adds union members)."""
-    section: type[Section] = Settings
-    named: list[str] = []
-    for key in keys:
-        if key.isdigit() and named:  # the number of a table in a list of tables
-            continue
-        field = section.model_fields.get(key)
-        if field is None:
-            break
-        named.append(key)
-        inner = typing.get_args(field.annotation)[0] if typing.get_origin(field.annotation) is list else None
-        below = inner or field.annotation
-        if not (isinstance(below, type) and issubclass(below, Section)):
-            break
-        section = below
-    in_table = len(named) > 1 and section is not Settings and named[-1] in section.model_fields
-    return section, f"[{'.'.join(named[:-1])}] {named[-1]}" if in_table else f"[{'.'.join(named)}]"
-
-
-def _nearest(name: str, known: typing.Sequence[str]) -> str:
-    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
-    if close:
-        return f'did you mean "{close[0]}"?'
-    return f"valid: {', '.join(known)}" if len(known) <= 20 else "see the documentation for the valid names"
-
-
-def _wants_text(path: tuple[str, ...]) -> bool:
-    """Whether the setting at `path` holds text, so that an override such as 1e5 is not read as a number."""
-    section: type[Section] = Settings
-    for position, key in enumerate(path):
-        field = section.model_fields.get(key)
-        if field is None:
-            return False
-        annotation = field.annotation
-        if isinstance(annotation, type) and issubclass(annotation, Section):
-            section = annotation
-        elif position == len(path) - 1:
-            return _is_text(annotation)
-        else:
-            return typing.get_origin(annotation) is dict
-    return False
-
-
-def _is_text(annotation: Any) -> bool:
-    origin = typing.get_origin(annotation)
-    if origin in (typing.Union, types.UnionType):
-        members = [member for member in typing.get_args(annotation) if member is not type(None)]
-        return all(_is_text(member) for member in members)
-    if origin is Annotated:
-        return _is_text(typing.get_args(annotation)[0])
-    if origin is Literal:
-        return all(isinstance(member, str) for member in typing.get_args(annotation))
-    return annotation is str
