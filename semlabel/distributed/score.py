@@ -71,7 +71,7 @@ def load_scorer(config: MisConfig) -> "Scorer":
 
     if config.threads:
         torch.set_num_threads(config.threads)
-    limits = {"items_per_round": config.items_per_round, "max_round_tokens": config.max_round_tokens}
+    limits: dict[str, Any] = {"items_per_round": config.items_per_round, "max_round_tokens": config.max_round_tokens}
     if config.labeler is not None:
         return Labeler.load(config.path, device=config.device, method=config.method, **limits).scorer
     return Scorer.load(config.path, config.spec, config.precision, config.device, config.method, **limits)
