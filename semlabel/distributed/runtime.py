@@ -53,9 +53,6 @@ def require_ray(alone: bool = False) -> Any:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         # Ray gives its workers the lowest priority, and a scorer is no background work.
         os.environ.setdefault("RAY_worker_niceness", "0")
-        # A busy machine takes longer than the half minute and the minute that Ray gives its own processes.
-        os.environ.setdefault("RAY_agent_register_timeout_ms", "300000")
-        os.environ.setdefault("RAY_worker_register_timeout_seconds", "300")
     try:
         import ray
         import ray.data
