@@ -192,6 +192,7 @@ def run(monkeypatch, labeler, out, stop_after=None):
     monkeypatch.setattr(serving, "served", Pretended)
     monkeypatch.setattr(serving, "open_loop", open_loop)
     monkeypatch.setattr(serving, "one_after_another", lambda address, sent: [0.1] * len(sent))
+    monkeypatch.setattr(serving, "settle", lambda address, request: None)
     monkeypatch.setattr(serving, "_over_http", lambda address, sent: [0.01] * len(sent))
     return serving_files.run(subject_of(str(labeler), None), SMALL, out, "cpu")
 

@@ -20,7 +20,7 @@ from semlabel.serving.proto import labeler_pb2, labeler_pb2_grpc
 
 _CHANNELS = 4
 _LONGEST_SECONDS = 120.0
-_HEAD_START_SECONDS = 0.05
+_HEAD_START_SECONDS, _PAUSE_SECONDS = 0.05, 0.5
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,19 @@ def one_after_another(address: str, requests: Sequence[labeler_pb2.LabelRequest]
             stub.Label(request, timeout=_LONGEST_SECONDS, wait_for_ready=True)
             times.append(time.perf_counter() - clock)
     return times
+
+
+def settle(address: str, request: labeler_pb2.LabelRequest) -> None:
+    """Return when the server answers again: what was too much for it may still be in its queue."""
+    deadline = time.monotonic() + _LONGEST_SECONDS
+    while True:
+        try:
+            one_after_another(address, [request])
+            return
+        except grpc.RpcError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_PAUSE_SECONDS)
 
 
 def open_loop(

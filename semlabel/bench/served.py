@@ -43,7 +43,8 @@ def served(labeler: Path, device: str, threads: int, workers: int, other: Kind |
     options = ["--device", device, "--threads", str(threads), "--workers", str(workers)]
     addresses = ["--http", _ANY_PORT, "--grpc", _ANY_PORT]
     command = ["semlabel", "serve", "--labeler", str(labeler.absolute()), *addresses, *options]
-    environment = dict(os.environ)
+    # The tokens of a server that people use are not for this one.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SEMLABEL_SERVE")}
     if other is not None:
         plan = Plan(
             pointer=Pointer(labeler=labeler.absolute()),

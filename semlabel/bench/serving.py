@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from semlabel.bench.knee import find_knee
-from semlabel.bench.load import one_after_another, open_loop
+from semlabel.bench.load import one_after_another, open_loop, settle
 from semlabel.bench.other_engine import Kind
 from semlabel.bench.served import Served, served
 from semlabel.bench.tasks import Shape, text_ids
@@ -234,7 +234,7 @@ class _Bench:
     def _point(self, server: Served, method: str, items: int, rate: float) -> Record:
         plan, requests = self.plan, self._requests(method, items, rate)
         # What the rate before left in the queue goes first.
-        one_after_another(server.grpc, [next(requests)])
+        settle(server.grpc, next(requests))
         seed = [METHODS.index(method), items, round(rate * 1000)]
         point = open_loop(server.grpc, requests, rate, plan.warm_up_seconds, plan.seconds, plan.limit_seconds, seed)
         in_time = point.p99 is not None and point.p99 <= plan.limit_seconds

@@ -46,9 +46,14 @@ def run(
     }
     document |= {"environment": where, "complete": False}
 
+    drawn: list[tuple[list[dict[str, Any]], bytes]] = []
+
     def write() -> None:
-        document["cells"] = summary(document["records"])
-        output.write(out, NAME, document, markdown(document), plot(document))
+        cells = document["cells"] = summary(document["records"])
+        # Drawing takes a second: only where there is a new cell to be seen.
+        if not drawn or drawn[-1][0] != cells:
+            drawn[:] = [(cells, plot(document))]
+        output.write(out, NAME, document, markdown(document), drawn[-1][1])
 
     records = Records(document["records"], write)
     serving.measure(Path(subject.path), plan, device, where["threads"], records, progress)
