@@ -20,7 +20,7 @@ from semlabel.bench.subject import Subject, subject_of
 from semlabel.bench.tasks import Shape, random_tasks
 from semlabel.bench.throughput import METHODS, Plan
 from semlabel.cli import run_command
-from semlabel.errors import SemlabelError
+from semlabel.errors import SemlabelError, SettingsError
 from semlabel.prompt import Prompt, PromptSpec
 from semlabel.scorer import Scorer
 from semlabel.warehouse import Warehouse
@@ -407,3 +407,10 @@ def test_the_group_alone_shows_its_commands(capsys):
     assert run_command(["bench"]) == 0
     shown = capsys.readouterr().out
     assert "throughput" in shown and "order" in shown
+
+
+def test_a_shape_that_is_none_is_said_and_not_measured_as_another():
+    assert Shape.parse("170x8") == Shape(170, 8)
+    for written in ("170", "170x", "x8", "0x8", "170x8x2", "170 x 8"):
+        with pytest.raises(SettingsError, match="as in 170x8"):
+            Shape.parse(written)

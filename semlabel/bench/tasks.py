@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from semlabel.errors import SettingsError
 from semlabel.text_tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
@@ -25,6 +26,14 @@ class Shape:
 
     query_tokens: int
     item_tokens: int
+
+    @classmethod
+    def parse(cls, written: str) -> "Shape":
+        """From `170x8`. Raises SettingsError for anything else."""
+        query, _, item = written.partition("x")
+        if not (query.isdecimal() and item.isdecimal() and int(query) and int(item)):
+            raise SettingsError(f"--shape {written} is no shape; give query tokens x item tokens, as in 170x8")
+        return cls(int(query), int(item))
 
     @property
     def name(self) -> str:

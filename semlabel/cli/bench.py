@@ -69,6 +69,9 @@ def throughput(
     quick: QuickOption = False,
     precision: PrecisionOption = None,
     items: Annotated[list[int] | None, typer.Option("--items", min=1, help="An N; may be repeated.")] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option("--shape", help="Query tokens x item tokens; may be repeated.", metavar="QxI")
+    ] = None,
     repetitions: Annotated[int, typer.Option("--repetitions", min=5, help="Timed calls of every cell.")] = 5,
     peers: Annotated[bool, typer.Option("--peers", help="Also llama.cpp and OpenVINO (extra bench-peers).")] = False,
     gguf: Annotated[str | None, typer.Option("--gguf", help="The model for llama.cpp.", metavar="FILE")] = None,
@@ -87,12 +90,15 @@ def throughput(
     """
     subject, settings = _subject(model, config)
     _fix_threads(threads, settings)
+    from semlabel.bench.tasks import Shape
     from semlabel.bench.throughput import Plan
     from semlabel.bench.throughput_files import run
 
     plan = replace(Plan.quick() if quick else Plan(), repetitions=repetitions, peers=peers, gguf=gguf)
     if items:
         plan = replace(plan, items=tuple(sorted(set(items))))
+    if shape:
+        plan = replace(plan, shapes=tuple(Shape.parse(written) for written in dict.fromkeys(shape)))
     if precision:
         plan = replace(plan, precisions=_known(precision))
     _told(run(subject, plan, out, device, _progress), out, "throughput", json)
