@@ -45,6 +45,20 @@ def test_a_log_gets_a_line_now_and_then_and_not_one_per_poll():
     ]
 
 
+def test_a_second_asset_that_scores_is_shown_like_the_first():
+    stream, now = io.StringIO(), [0.0]
+    display = PlainDisplay(stream, clock=lambda: now[0])
+    for second, done, total in ((0, 0, 50), (5, 50, 50), (6, 50, 50), (7, 0, 90), (12, 50, 90), (40, 80, 90)):
+        now[0] = float(second)
+        display.progress("scoring", done, total, "pairs")
+    assert [line.split(",")[0] for line in stream.getvalue().splitlines()] == [
+        "  scoring: 0 of 50 pairs",
+        "  scoring: 50 of 50 pairs",
+        "  scoring: 0 of 90 pairs",
+        "  scoring: 80 of 90 pairs",
+    ]
+
+
 def test_progress_of_an_earlier_stage_is_not_shown_again():
     rows = [{"stage": "training", "done": 4, "total": 4, "unit": "steps", "updated_at": "2020-01-01T00:00:00+00:00"}]
     stream = io.StringIO()

@@ -73,7 +73,7 @@ class PlainDisplay:
         rate = self._rate.of(stage, done, now)
         last_stage, last_time, last_complete = self._last
         complete = bool(total) and done >= total
-        same = stage == last_stage
+        same = stage == last_stage and not (last_complete and not complete)  # two assets of a run may both score
         if same and (last_complete or (not complete and now - last_time < LINE_SECONDS)):
             return
         self._last = (stage, now, complete)
