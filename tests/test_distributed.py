@@ -118,7 +118,7 @@ def test_a_round_that_is_lost_or_comes_twice_ends_the_refresh_naming_a_pair(tmp_
 
     scored = refresh.one_by_one(Scorer())
     for wrong, reason in (
-        (lambda found: found[:-1], "1 of 6 rounds never came back, the pair of entity 'e3' and candidate 'c3'"),
+        (lambda found: found[:-1], "1 of 6 rounds never came back, the pair of entity 'e2' and candidate 'c3'"),
         (lambda found: [*found[:2], found[1], *found[2:]], "entity 'e1' and candidate 'c3' came back twice"),
     ):
         project = Project(tmp_path / str(len(reason)))

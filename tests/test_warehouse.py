@@ -121,7 +121,8 @@ def test_an_empty_table_has_content_and_is_not_a_table_never_filled(project):
     empty = pd.DataFrame({"entity_id": [], "candidate_id": [], "label": []})
     outcome = project.warehouse.replace_references(empty, "run")
     assert outcome.rows == 0 and project.warehouse.content_digest("reference_labels") == outcome.digest
-    assert list(project.warehouse.reference_labels().columns) == ["entity_id", "candidate_id", "label"]
+    columns = ["entity_id", "candidate_id", "label", "design", "inclusion_probability"]
+    assert list(project.warehouse.reference_labels().columns) == columns
 
 
 def test_training_pairs_keep_their_order(project):
