@@ -15,16 +15,17 @@ if TYPE_CHECKING:
     from semlabel.settings import Settings
 
 CONFIG_VARIABLE = "SEMLABEL_CONFIG"
-_DEMO = Path(__file__).resolve().parent.parent / "demo" / "pipeline.toml"
+_ROOT = Path(__file__).resolve().parent.parent
+_DEMO = _ROOT / "demo" / "pipeline.toml"
 
 
 def settings_file() -> Path:
-    """The settings file in force: `SEMLABEL_CONFIG`, else `pipeline.toml` here, else the demo's."""
+    """The settings file in force: `SEMLABEL_CONFIG`, else `pipeline.toml` here or beside this code, else the demo's."""
     named = os.environ.get(CONFIG_VARIABLE)
     if named:
         return Path(named).expanduser().absolute()
-    here = Path.cwd() / "pipeline.toml"
-    return here if here.is_file() else _DEMO
+    places = (Path.cwd() / "pipeline.toml", _ROOT / "pipeline.toml")
+    return next((place for place in places if place.is_file()), _DEMO)
 
 
 class SettingsResource(dg.ConfigurableResource):

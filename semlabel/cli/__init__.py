@@ -17,6 +17,7 @@ from semlabel.cli import (
     check,
     doctor,
     erase,
+    init,
     judging,
     promotion,
     report,
@@ -30,6 +31,7 @@ from semlabel.errors import GateBlocked, SemlabelError
 
 _EPILOG = """\b
 A first run, from your own tables to a published one:
+  semlabel init my-labels                  a project with sample tables to put yours in the place of
   semlabel check --config pipeline.toml    what would run, and what it would cost
   semlabel run --config pipeline.toml      everything, with live progress
   semlabel status --config pipeline.toml   gates, quality, where the table is
@@ -40,6 +42,7 @@ _CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]
 
 # Name, short description (the help text of each says more), function.
 _COMMANDS: tuple[tuple[str, str, Callable[..., None]], ...] = (
+    ("init", "A new project, with sample tables.", init.init),
     ("check", "What would run and what it would cost.", check.check),
     ("run", "Run the recipe, or what changed of it.", run.run),
     ("status", "Last run, gates, quality, publication.", status.status),
