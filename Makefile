@@ -4,6 +4,7 @@
 #   make ui   [PROFILE=...] [PORT=3000]    the Dagster UI on the demo's history
 #   make test | test-slow | lint | types | validate
 #   make bench [QUICK=1]                   throughput and order of the demo's labeler, into benchmarks/results
+#   make docs                              the documentation into site/, links checked
 #   make proto                             the gRPC code from the .proto files
 #   make venv | clean-demo
 
@@ -21,10 +22,10 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo ui bench test test-slow lint types validate proto clean-demo
+.PHONY: help venv demo ui bench test test-slow lint types validate docs proto clean-demo
 
 help:
-	@sed -n '3,9s/^# *//p' Makefile
+	@sed -n '3,10s/^# *//p' Makefile
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -63,6 +64,9 @@ test: venv
 test-slow: venv
 	$(BIN)/python demo/prepare.py --cache demo/cache
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m slow --timeout 3600
+
+docs: venv
+	$(BIN)/python -m mkdocs build --strict --quiet
 
 PROTO   := semlabel/serving/proto
 # Also run by a test, which compares what comes out with what is committed.

@@ -205,7 +205,7 @@ def lengths_of(settings: Settings, entity_texts: Sequence[str], candidate_texts:
     """Mean token counts from an even sample of at most 200 texts each, by the base model's own tokenizer."""
     prompt = settings.prompt
     frame = prompt.template.replace("{entity}", "").replace("{candidate}", "")
-    count, counted = _token_counter(Path(settings.model.base) / "tokenizer.json")
+    count, counted = token_counter(settings)
     control = 12.0 if prompt.format == "chat" else 1.0
     fixed = float(count([frame])[0])
     queries = [min(n + fixed, prompt.max_query_tokens) for n in count(_evenly(entity_texts))]
@@ -213,7 +213,9 @@ def lengths_of(settings: Settings, entity_texts: Sequence[str], candidate_texts:
     return Lengths(_mean(queries), _mean(items), counted)
 
 
-def _token_counter(file: Path) -> tuple[Any, bool]:
+def token_counter(settings: Settings) -> tuple[Any, bool]:
+    """Texts -> token counts, by the base model's tokenizer (True) or guessed from characters where it is not here."""
+    file = Path(settings.model.base) / "tokenizer.json"
     if not file.is_file():
         return lambda texts: [len(text) / _CHARACTERS_PER_TOKEN for text in texts], False
     # The tokenizer alone, not transformers: a hundredth of a second instead of several.

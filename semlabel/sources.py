@@ -126,6 +126,8 @@ def read_references(settings: Settings, erased: Collection[str] = ()) -> SourceT
     converters = {"entity_id": _id, "candidate_id": _id, "label": _label}
     _convert(raw, settings, reading, converters)
     _refuse_erased(reading, erased)
+    if settings.sources.columns_for("references")["label"] not in raw.names:
+        reading.warnings.append("no label column: every row counts as YES")
     seen: set[tuple[str, str, bool]] = set()
     kept: list[_Row] = []
     for row in reading.rows:

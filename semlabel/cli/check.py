@@ -84,6 +84,7 @@ def _document(
         "catalog_used": inventory.sizes.candidates,
         "train_entities": inventory.sizes.train,
         "held_out_entities": inventory.sizes.held_out,
+        "found": inventory.findings.to_json(),
         "estimate": result.to_json(),
     }
 
@@ -110,6 +111,7 @@ def _text(document: dict[str, Any], inventory: "Inventory", result: "Estimate") 
     for name, found in sources.items():
         lines += [f"  {name}: {warning}" for warning in found["warnings"]]
         lines += [f"  {name}: refused {row['row_id']}: {row['reason']}" for row in found["first_refused"]]
+    lines += ["", *inventory.findings.sentences()]
     model = document["model"]
     there = (
         "on this disk"
@@ -129,6 +131,9 @@ def _text(document: dict[str, Any], inventory: "Inventory", result: "Estimate") 
     ]
     if work:
         lines += ["", table(["work", "pairs", "tokens", "time"], work, right=(1, 2, 3))]
+    advice = inventory.findings.advice
+    if advice:
+        lines += ["", "Look at:", *[f"  - {line}" for line in advice]]
     return "\n".join([*lines, "", result.sentence()])
 
 

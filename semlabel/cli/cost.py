@@ -26,6 +26,7 @@ from semlabel.estimate import (
 )
 
 if TYPE_CHECKING:
+    from semlabel.findings import Findings
     from semlabel.settings import Settings
     from semlabel.sources import SourceTable
 
@@ -58,6 +59,13 @@ class Inventory:
         from semlabel.sources import read_catalog, read_entities, read_references
 
         return cls(settings, read_entities(settings), read_catalog(settings), read_references(settings))
+
+    @cached_property
+    def findings(self) -> "Findings":
+        """What the tables hold, in plain words."""
+        from semlabel.findings import find
+
+        return find(self.settings, self.entities.frame, self.catalog.frame, self.references.frame)
 
     @cached_property
     def sizes(self) -> Sizes:

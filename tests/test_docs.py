@@ -1,0 +1,110 @@
+"""The documentation: it builds without a broken link, and its first page does what it says."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.docs_reference import cli_markdown, python_markdown, settings_markdown
+
+ROOT = Path(__file__).resolve().parent.parent
+START = ROOT / "docs" / "start.md"
+# A random model learns the sample by heart or not at all; what is tested is that every command works.
+TINY = {
+    "SEMLABEL__MODEL__PRECISION": "fp32",
+    "SEMLABEL__TRAINING__PRECISION": "fp32",
+    "SEMLABEL__TRAINING__LEARNING_RATE": "0.01",
+    "SEMLABEL__PROMPT__MAX_ITEM_TOKENS": "96",
+    "SEMLABEL__GATES__MAX_TRUNCATED_FRACTION": "1.0",
+    "SEMLABEL__GATES__MIN_AUC": "0.3",
+}
+
+
+def commands(page):
+    """The lines of the page that are typed: those after `$ ` in console blocks."""
+    blocks = re.findall(r"```console\n(.*?)```", page.read_text(), re.S)
+    return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+
+
+def test_the_site_builds_without_a_broken_link(tmp_path):
+    pytest.importorskip("mkdocs")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    settings = (tmp_path / "reference" / "settings.html").read_text()
+    assert "min_average_precision_ratio" in settings
+    assert "generated:" not in settings
+
+
+def test_every_page_is_reached_from_the_navigation():
+    nav = (ROOT / "mkdocs.yml").read_text()
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert f": {page.relative_to(ROOT / 'docs').as_posix()}\n" in nav, page
+
+
+def test_the_settings_page_has_every_setting_and_its_default():
+    page = settings_markdown()
+    assert "## [calibration]" in page
+    assert "| `confidence` | number, above 0.5, below 1 | `0.95` |" in page
+    assert "| `entities` | text" in page
+    assert "must be set |" in page
+    assert '| `method` | "full" or "lora" | `"full"` |' in page
+
+
+def test_the_command_page_has_every_command():
+    page = cli_markdown()
+    for command in ("init", "check", "run", "judgements import", "alerts list", "bench throughput"):
+        assert f"## semlabel {command}\n" in page, command
+
+
+def test_the_python_page_has_the_public_methods_and_no_private_ones():
+    page = python_markdown()
+    assert "Labeler.score(query: str, items: Sequence[str])" in page
+    assert "### Scorer.margins" in page
+    assert "Labeler._" not in page
+
+
+def test_the_first_page_names_commands_that_exist():
+    names = set(re.findall(r"^## semlabel (\S+)$", cli_markdown(), re.M))
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        for word in re.findall(r"`semlabel ([a-z]+)", page.read_text()):
+            assert word in names, (page, word)
+
+
+def test_the_first_page_runs_as_it_stands(tmp_path):
+    """Every command of docs/start.md but `pip install`, in one shell, with a random model in the base model's place."""
+    from tests.tiny import save_tiny
+
+    base = save_tiny(tmp_path / "base")
+    typed = [line for line in commands(START) if not line.startswith("pip ")]
+    assert typed[0] == "semlabel init my-labels"
+    assert len(typed) == len(commands(START)) - 1
+    script = [f'semlabel() {{ {shlex.quote(sys.executable)} -m semlabel "$@"; }}', "set -e", *typed]
+    variables = {name: value for name, value in os.environ.items() if name not in ("SEMLABEL_CONFIG", "DAGSTER_HOME")}
+    ran = subprocess.run(
+        ["bash", "-c", "\n".join(script)],
+        cwd=tmp_path,
+        env=variables | TINY | {"PYTHONPATH": str(ROOT), "SEMLABEL__MODEL__BASE": str(base)},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
+    assert (tmp_path / "my-labels" / "labels.parquet").is_file()
+    python = re.search(r"```python\n(.*?)```", START.read_text(), re.S)
+    shown = subprocess.run(
+        [sys.executable, "-c", python[1]],
+        cwd=tmp_path / "my-labels",
+        env=variables | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert shown.returncode == 0, shown.stderr

@@ -1,0 +1,1 @@
+"""What builds the documentation. Nothing of it is installed."""
