@@ -62,7 +62,7 @@ def test_the_settings_page_has_every_setting_and_its_default():
 
 def test_the_command_page_has_every_command():
     page = cli_markdown()
-    for command in ("init", "check", "run", "judgements import", "alerts list", "bench throughput"):
+    for command in ("init", "check", "run", "judgements import", "alerts test", "bench throughput"):
         assert f"## semlabel {command}\n" in page, command
 
 

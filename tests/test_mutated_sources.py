@@ -77,7 +77,7 @@ def keyed(table: SourceTable) -> dict[tuple[str, ...], tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("name", READERS)
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(mutations=MUTATIONS)
 def test_no_mutation_shifts_or_loses_a_row_it_did_not_touch(project, name, mutations):
     original = SAMPLE[f"data/{name}"]
@@ -101,7 +101,7 @@ def test_no_mutation_shifts_or_loses_a_row_it_did_not_touch(project, name, mutat
 
 
 @pytest.mark.parametrize("name", READERS)
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(share=st.floats(0, 1))
 def test_a_truncated_file_keeps_only_whole_rows(project, name, share):
     original = SAMPLE[f"data/{name}"]
@@ -115,7 +115,7 @@ def test_a_truncated_file_keeps_only_whole_rows(project, name, share):
 
 
 @pytest.mark.parametrize("name", READERS)
-@settings(max_examples=15)
+@settings(max_examples=6)
 @given(mutations=MUTATIONS)
 def test_check_tells_every_mutation_in_a_line_and_an_exit_code(project, name, mutations):
     path = project / "data" / name

@@ -25,6 +25,7 @@ from semlabel.cli import (
     scoring,
     serve,
     status,
+    teacher,
     ui,
 )
 from semlabel.errors import GateBlocked, SemlabelError
@@ -54,6 +55,7 @@ _COMMANDS: tuple[tuple[str, str, Callable[..., None]], ...] = (
     ("approve", "Let one large change be published.", promotion.approve),
     ("report", "The HTML report of a run.", report.report),
     ("sample", "Pairs for people to judge.", judging.sample),
+    ("teacher", "A large model judges exported pairs.", teacher.teacher),
     ("erase", "One entity out of everything kept.", erase.erase),
     ("ui", "Dagster's UI on this project's history.", ui.ui),
     ("doctor", "Is the machine fit, is everything whole?", doctor.doctor),

@@ -85,14 +85,15 @@ def _written(value: Any) -> str:
     return repr(value)
 
 
-def _unescaped(cell: str) -> str:
+def unescaped(cell: str) -> str:
+    """A cell of the CSV without the apostrophe that keeps a spreadsheet from taking it for a formula."""
     return cell[1:] if cell.startswith("'") and cell[1:].startswith(_FORMULA) else cell
 
 
 def _read_csv(path: Path, content: bytes) -> list[JudgedRow]:
     raw = read_delimited(content, Wanted((*_NEEDED, JUDGEMENT), _OPTIONAL), str(path))
     rows = [
-        JudgedRow(place, {name: _unescaped(str(cell)) for name, cell in zip(raw.names, cells, strict=True)})
+        JudgedRow(place, {name: unescaped(str(cell)) for name, cell in zip(raw.names, cells, strict=True)})
         for place, cells in raw.rows
     ]
     return rows + [JudgedRow(place, {}, reason) for place, reason in raw.refused]
