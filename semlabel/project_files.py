@@ -35,15 +35,13 @@ class Change:
 
     def diff(self) -> str:
         """The unified diff, from what is there to what would be."""
-        sides = [
+        here, shipped = (
             (content or b"").decode("utf-8", "replace").splitlines(keepends=True)
             for content in (self.before, self.after)
-        ]
-        names = [
-            "/dev/null" if content is None else f"{side}/{self.name}"
-            for side, content in (("here", self.before), ("shipped", self.after))
-        ]
-        lines = difflib.unified_diff(*sides, *names)
+        )
+        fromfile = "/dev/null" if self.before is None else f"here/{self.name}"
+        tofile = "/dev/null" if self.after is None else f"shipped/{self.name}"
+        lines = difflib.unified_diff(here, shipped, fromfile, tofile)
         return "".join(line if line.endswith("\n") else line + "\n" for line in lines)
 
 

@@ -4,7 +4,7 @@ Knows options, the estimate and the cap; what is asked and how stands in `semlab
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -63,7 +63,7 @@ def teacher(
         lambda so_far: price.of(so_far.tokens_in, so_far.tokens_out) < max_cost or cost == 0,
     )
     asking.write_judged(out, found, taught.answers)
-    document = {
+    document: dict[str, Any] = {
         "out": str(out),
         "answered": len(taught.answers),
         **{name: getattr(taught, name) for name in ("unsure", "refused", "failed", "not_asked", "cached")},
