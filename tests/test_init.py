@@ -160,6 +160,7 @@ def test_a_folder_without_a_stamp_is_no_project(project, capfd, stamp):
     assert capfd.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.slow  # the first page of the documentation does the same in the fast suite
 def test_the_sample_runs_to_an_honest_end(project):
     """With a random model: every stage works, and the verdict is what sixty tickets can show."""
     from tests.tiny import save_tiny
