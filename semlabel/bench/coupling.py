@@ -16,11 +16,10 @@ import numpy.typing as npt
 
 from semlabel.bench.coupling_report import markdown, plot
 from semlabel.bench.deciding import Deciding, Margins, cut_of, of_lists
-from semlabel.bench.environment import environment
 from semlabel.bench.kept import Kept, Part
 from semlabel.bench.order_data import Texts
 from semlabel.bench.orders import MISSING, Decisions, decisions_at
-from semlabel.bench.output import write
+from semlabel.bench.output import whole, write
 from semlabel.bench.subject import Subject
 from semlabel.bench.tasks import text_ids
 from semlabel.bench.throughput import left_out
@@ -69,17 +68,8 @@ def run(
     device = resolve_device(device)
     bench = _Coupling(subject, plan, out, texts, device, progress)
     cells = list(bench.cells())
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "environment": environment(device),
-        "model": subject.path,
-        "model_digest": subject.digest,
-        "plan": asdict(plan),
-        "source": bench.cross.source,
-        "cells": cells,
-        "missing": left_out(plan.precisions, device),
-        "complete": True,
-    }
+    missing = left_out(plan.precisions, device)
+    document = whole(SCHEMA_VERSION, subject, plan, device, source=bench.cross.source, cells=cells, missing=missing)
     write(out, NAME, document, markdown(document), plot(cells))
     bench.forget()
     return document
@@ -90,19 +80,8 @@ class _Coupling:
         self, subject: Subject, plan: Plan, out: Path, texts: Texts | None, device: str, progress: ProgressSink
     ) -> None:
         self._subject, self._plan, self._progress = subject, plan, progress
-        absent = {entry["precision"] for entry in left_out(plan.precisions, device)}
-        self._precisions = [precision for precision in plan.precisions if precision not in absent]
-        self._deciding = Deciding(
-            subject,
-            texts,
-            device,
-            self._precisions,
-            plan.decisions,
-            plan.items_per_round,
-            plan.generator,
-            plan.generation_precision,
-            plan.packs_per_forward,
-        )
+        self._deciding = Deciding(subject, plan, texts, device)
+        self._precisions = self._deciding.precisions
         self.cross = self._deciding.cross
         tokenizer = self._deciding.tokenizer
         # No line breaks: a candidate of a list has none either.

@@ -4,7 +4,7 @@ Loads a model when it is asked for and lets the one before it go. Knows nothing 
 """
 
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from semlabel.bench.order_data import SYNTHETIC_CANDIDATES, Cross, Texts, cross_of, synthetic_cross
 from semlabel.bench.orders import MISSING, Decisions
 from semlabel.bench.subject import Subject
+from semlabel.bench.throughput import left_out
 from semlabel.errors import SemlabelError
 from semlabel.generation.answers import Faults
 from semlabel.generation.generator import Generator, Request
@@ -23,33 +24,57 @@ from semlabel.scorer import Scorer
 Margins = npt.NDArray[np.float32]
 
 
-class Deciding:
-    """`decisions` bounds the entities of the cross; with the subject's own threshold there are ten times as many.
+class DecidingPlan(Protocol):
+    """What the plans of the measurements that decide have in common."""
 
-    Lists are written by `generator` (default: the subject's model) in `generation_precision`. Raises SemlabelError
-    when none of the precisions can be scored here.
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """In which packed scoring decides."""
+        ...
+
+    @property
+    def decisions(self) -> int:
+        """Bounds the entities of the cross; with the subject's own threshold there are ten times as many."""
+        ...
+
+    @property
+    def items_per_round(self) -> int:
+        """Of packed scoring."""
+        ...
+
+    @property
+    def generator(self) -> str | None:
+        """The model that writes lists; None: the subject's."""
+        ...
+
+    @property
+    def generation_precision(self) -> str:
+        """In which it writes them."""
+        ...
+
+    @property
+    def packs_per_forward(self) -> int:
+        """Of generation."""
+        ...
+
+
+class Deciding:
+    """Decides in those of the plan's precisions that are served here (`precisions`).
+
+    Raises SemlabelError when there are none.
     """
 
-    def __init__(
-        self,
-        subject: Subject,
-        texts: Texts | None,
-        device: str,
-        precisions: list[str],
-        decisions: int,
-        items_per_round: int,
-        generator: str | None,
-        generation_precision: str,
-        packs_per_forward: int,
-    ) -> None:
-        if not precisions:
+    def __init__(self, subject: Subject, plan: DecidingPlan, texts: Texts | None, device: str) -> None:
+        absent = {entry["precision"] for entry in left_out(plan.precisions, device)}
+        self.precisions = [precision for precision in plan.precisions if precision not in absent]
+        if not self.precisions:
             raise SemlabelError("none of the precisions can be scored here; use fp32")
-        self._subject, self._device, self._items_per_round = subject, device, items_per_round
-        self._decisions, self._packs_per_forward = decisions, packs_per_forward
-        self._generator = generator or subject.path
-        self.generation_precision = resolve_precision(generation_precision, device)
+        self._subject, self._device, self._items_per_round = subject, device, plan.items_per_round
+        self._decisions, self._packs_per_forward = plan.decisions, plan.packs_per_forward
+        self._generator = plan.generator or subject.path
+        self.generation_precision = resolve_precision(plan.generation_precision, device)
         self._scorer: Scorer | None = None
-        scorer = self.scorer(precisions[0])
+        scorer = self.scorer(self.precisions[0])
         self._packs = PackPrompt(subject.spec, scorer.tokenizer)
         self.tokenizer = scorer.tokenizer
         embeddings: Any = scorer.model.get_input_embeddings()

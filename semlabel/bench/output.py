@@ -4,11 +4,20 @@ Knows nothing of what was measured.
 """
 
 import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from semlabel.bench.environment import environment
+from semlabel.digests import digest_of
 from semlabel.durable import replace_file
 from semlabel.errors import SemlabelError
+
+if TYPE_CHECKING:
+    from semlabel.bench.subject import Subject
+
+# Parts of one file must have been measured under the same conditions; the date is when the last one was.
+_NOT_CONDITIONS = ("date",)
 
 
 def write(directory: Path, name: str, document: dict[str, Any], markdown: str, png: bytes) -> list[Path]:
@@ -22,6 +31,27 @@ def write(directory: Path, name: str, document: dict[str, Any], markdown: str, p
     for ending, content in contents.items():
         replace_file(directory / f"{name}.{ending}", content)
     return [directory / f"{name}.{ending}" for ending in ("json", "md", "png")]
+
+
+def whole(schema_version: int, subject: "Subject", plan: Any, device: str, **parts: Any) -> dict[str, Any]:
+    """The document of a measurement made in one go: what was measured, where and by which `plan` (a dataclass)."""
+    about = {"model": subject.path, "model_digest": subject.digest, "plan": asdict(plan)}
+    return {"schema_version": schema_version, "environment": environment(device), **about, **parts, "complete": True}
+
+
+def resumed(
+    directory: Path, name: str, schema_version: int, subject: "Subject", plan: Any, device: str, **parts: Any
+) -> dict[str, Any]:
+    """The document to go on with: an interrupted one of the same plan, model and conditions, else one with `parts`.
+
+    Its `complete` is false until whoever measures says otherwise.
+    """
+    where = environment(device)
+    conditions = {key: value for key, value in where.items() if key not in _NOT_CONDITIONS}
+    plan_digest = digest_of([schema_version, asdict(plan), subject.digest, conditions])
+    earlier = unfinished(directory, name, plan_digest)
+    fresh = whole(schema_version, subject, plan, device, plan_digest=plan_digest, **parts)
+    return (earlier or fresh) | {"environment": where, "complete": False}
 
 
 def unfinished(directory: Path, name: str, plan_digest: str) -> dict[str, Any] | None:

@@ -3,22 +3,18 @@
 Knows nothing of how a rate is measured.
 """
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from semlabel.bench import output, serving
-from semlabel.bench.environment import environment
 from semlabel.bench.serving import Plan, Records
 from semlabel.bench.serving_report import markdown, plot, summary
 from semlabel.bench.subject import Subject
-from semlabel.digests import digest_of
 from semlabel.models import resolve_device
 from semlabel.progress import ProgressSink, silent
 
 NAME = "serving"
 SCHEMA_VERSION = 1
-_NOT_CONDITIONS = ("date",)
 
 
 def run(
@@ -30,22 +26,7 @@ def run(
     labeler and conditions after an interruption, it keeps the records that are there.
     """
     device = resolve_device(device)
-    where = environment(device)
-    conditions = {name: value for name, value in where.items() if name not in _NOT_CONDITIONS}
-    plan_digest = digest_of([SCHEMA_VERSION, asdict(plan), subject.digest, conditions])
-    earlier = output.unfinished(out, NAME, plan_digest)
-    document: dict[str, Any] = earlier or {
-        "schema_version": SCHEMA_VERSION,
-        "plan_digest": plan_digest,
-        "model": subject.path,
-        "model_digest": subject.digest,
-        "plan": asdict(plan),
-        "missing": [],
-        "cells": [],
-        "records": [],
-    }
-    document |= {"environment": where, "complete": False}
-
+    document = output.resumed(out, NAME, SCHEMA_VERSION, subject, plan, device, missing=[], cells=[], records=[])
     drawn: list[tuple[list[dict[str, Any]], bytes]] = []
 
     def write() -> None:
@@ -56,7 +37,7 @@ def run(
         output.write(out, NAME, document, markdown(document), drawn[-1][1])
 
     records = Records(document["records"], write)
-    serving.measure(Path(subject.path), plan, device, where["threads"], records, progress)
+    serving.measure(Path(subject.path), plan, device, document["environment"]["threads"], records, progress)
     document["complete"] = True
     write()
     return document

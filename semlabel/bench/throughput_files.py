@@ -3,23 +3,18 @@
 Knows nothing of how a group is measured.
 """
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from semlabel.bench import output, throughput
-from semlabel.bench.environment import environment
 from semlabel.bench.subject import Subject
 from semlabel.bench.throughput import Plan
 from semlabel.bench.throughput_report import markdown, plot
-from semlabel.digests import digest_of
 from semlabel.models import resolve_device
 from semlabel.progress import ProgressSink, silent
 
 NAME = "throughput"
 SCHEMA_VERSION = 1
-# Groups of one file must have been measured under the same conditions; the date is when the last one was.
-_NOT_CONDITIONS = ("date",)
 
 
 def run(
@@ -31,23 +26,10 @@ def run(
     model and conditions after an interruption, it keeps the groups that are there.
     """
     device = resolve_device(device)
-    where = environment(device)
-    conditions = {name: value for name, value in where.items() if name not in _NOT_CONDITIONS}
-    plan_digest = digest_of([SCHEMA_VERSION, asdict(plan), subject.digest, conditions])
-    earlier = output.unfinished(out, NAME, plan_digest)
-    document: dict[str, Any] = earlier or {
-        "schema_version": SCHEMA_VERSION,
-        "plan_digest": plan_digest,
-        "model": subject.path,
-        "model_digest": subject.digest,
-        "plan": asdict(plan),
-        "groups": [],
-        "cells": [],
-        "tuning": [],
-        "gemm": [],
-        "missing": throughput.left_out(plan.precisions, device),
-    }
-    document |= {"environment": where, "complete": False}
+    missing = throughput.left_out(plan.precisions, device)
+    document = output.resumed(
+        out, NAME, SCHEMA_VERSION, subject, plan, device, groups=[], cells=[], tuning=[], gemm=[], missing=missing
+    )
     done = [(group["precision"], group["shape"]) for group in document["groups"]]
     for group in throughput.measure(subject, plan, device, done, progress, document["missing"]):
         here = {"precision": group.precision, "shape": group.shape}
