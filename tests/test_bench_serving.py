@@ -197,6 +197,7 @@ def run(monkeypatch, labeler, out, stop_after=None):
     return serving_files.run(subject_of(str(labeler), None), SMALL, out, "cpu")
 
 
+@pytest.mark.slow  # two servers, started for real
 def test_the_command_measures_servers_that_really_run(labeler, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Plan, "quick", classmethod(lambda cls: SMALL))

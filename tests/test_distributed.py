@@ -282,6 +282,7 @@ def test_a_night_on_ray_that_was_killed_publishes_what_an_undisturbed_local_one_
     assert hashes["local"] == hashes["ray"]
 
 
+@pytest.mark.slow  # a Ray of its own
 def test_the_example_ranks_every_query_as_written(local_ray, labeler_dir, capsys):
     spec = importlib.util.spec_from_file_location("rerank", EXAMPLES / "reranking" / "rerank.py")
     example = importlib.util.module_from_spec(spec)
