@@ -307,7 +307,7 @@ def started(project, workspace, trouble="slow"):
     flag = project / "started"
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SEMLABEL", "DAGSTER"))}
     process = subprocess.Popen(
-        [sys.executable, "-m", "semlabel", "run", "--workspace", str(workspace)],
+        [sys.executable, "-m", "semlabel", "run", "--workspace", str(workspace), "--entities-limit", "0"],
         cwd=project,
         env=kept | {"PYTHONPATH": str(ROOT), "TROUBLE": trouble, "STARTED": str(flag)},
         stdout=subprocess.PIPE,
@@ -332,7 +332,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_holds_nothing(command, project
     assert process.returncode == 130
     assert err.splitlines()[-2:] == [
         "interrupted: nothing is lost, whatever was committed stays, the published table is as it was.",
-        "Go on with: semlabel run",
+        f"Go on with: semlabel run --entities-limit 0 --workspace {workspace}",
     ]
     assert "Traceback" not in err
     assert operations(project).last_run()["status"] == "CANCELED"

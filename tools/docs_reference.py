@@ -138,7 +138,7 @@ def _default(field: FieldInfo) -> str:
         return f"`{str(value).lower()}`"
     return (
         _cell(f'`"{value}"`' if isinstance(value, str) else f"`{value!r}`")
-        if not hasattr(value, "model_fields")
+        if not hasattr(type(value), "model_fields")
         else ""
     )
 

@@ -7,9 +7,11 @@ command.
 import getpass
 import json
 import os
+import shlex
 import shutil
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,15 +79,16 @@ def me() -> str:
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
-def command_for(settings: "Settings", command: str) -> str:
-    """A command line that works from the current folder for this project."""
+def command_for(settings: "Settings", command: str, options: Mapping[str, object] | None = None) -> str:
+    """A command line that works from the current folder for this project; options that are None are left out."""
     file = settings.path
     try:
         shown = file.relative_to(Path.cwd())
     except ValueError:
         shown = file
     config = "" if shown == DEFAULT_CONFIG else f" --config {shown}"
-    return f"{_program()} {command}{config}"
+    given = [f" --{name} {shlex.quote(str(value))}" for name, value in (options or {}).items() if value is not None]
+    return f"{_program()} {command}{config}{''.join(given)}"
 
 
 def _program() -> str:

@@ -78,7 +78,9 @@ def run(
         outcome = _execute(settings, operations, location, selection, entities_limit)
     finally:
         tell(settings, operations)
-    _finish(settings, outcome, time.monotonic() - started, json)
+    options = {"select": ",".join(names) or None, "until": until, "job": job, "entities-limit": entities_limit}
+    again = command_for(settings, "run", options | {"workspace": workspace})
+    _finish(settings, outcome, time.monotonic() - started, json, again)
     raise typer.Exit(outcome.exit_code)
 
 
@@ -182,8 +184,8 @@ def _prune(folder: Path) -> None:
         old.unlink()
 
 
-def _finish(settings: "Settings", outcome: "Outcome", seconds: float, json: bool) -> None:
-    """The last words: the summary on stdout, what went wrong on stderr."""
+def _finish(settings: "Settings", outcome: "Outcome", seconds: float, json: bool, again: str) -> None:
+    """The last words: the summary on stdout, what went wrong on stderr, and how to run the same `again`."""
     from semlabel.cli.document import status_document
     from semlabel.cli.summary import run_summary
 
@@ -195,7 +197,7 @@ def _finish(settings: "Settings", outcome: "Outcome", seconds: float, json: bool
         show(run_summary(document, settings, seconds))
     if outcome.status == "CANCELED":
         say("\ninterrupted: nothing is lost, whatever was committed stays, the published table is as it was.")
-        say(f"Go on with: {command_for(settings, 'run')}")
+        say(f"Go on with: {again}")
         return
     for failure in outcome.failures:
         say(f"error: {failure.step}: {failure.message}")
