@@ -3,11 +3,11 @@
 Knows nothing of how decisions are made.
 """
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
 from semlabel.bench.output import markdown_table
+from semlabel.bench.page import not_measured, provenance, share, share_bars
 
 Cell = dict[str, Any]
 _HEADERS = [
@@ -33,19 +33,15 @@ in any). A missing answer counts as changed.
 
 def markdown(document: dict[str, Any]) -> str:
     """The whole result as Markdown."""
-    where = document["environment"]
     parts = [
         "# Order\n",
-        f"{where['machine']}; {where['device']}; commit {where['commit'] or 'unknown'}; {where['date']}; "
-        f"model {document['model']}; texts: {document['source']}.\n",
+        provenance(document, f"texts: {document['source']}"),
         _NOTES,
         table(document),
     ]
     for cell in document["cells"]:
         parts.append(_sentence(cell))
-    if document["missing"]:
-        rows = [[entry["method"], entry["precision"], entry["reason"]] for entry in document["missing"]]
-        parts += ["## Not measured\n", markdown_table(["method", "precision", "why"], rows)]
+    parts += not_measured(document, ["method", "precision"])
     return "\n".join(parts)
 
 
@@ -62,11 +58,11 @@ def _row(cell: Cell) -> list[str]:
         f"{cell['decisions']:,}",
         f"{cell['yes']:,}",
         f"{cell['mean_changed']:.1f}",
-        _share(cell["mean_changed_share"]),
-        _share(cell["mean_changed_share_of_yes"]),
+        share(cell["mean_changed_share"]),
+        share(cell["mean_changed_share_of_yes"]),
         f"{cell['ever_changed']:,}",
-        _share(cell["ever_changed_share"]),
-        _share(cell["ever_changed_share_of_yes"]),
+        share(cell["ever_changed_share"]),
+        share(cell["ever_changed_share_of_yes"]),
         "-" if cell["largest_margin_difference"] is None else f"{cell['largest_margin_difference']:.1e}",
     ]
 
@@ -82,31 +78,18 @@ def _sentence(cell: Cell) -> str:
     )
 
 
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4%}"
-
-
 def plot(cells: Sequence[Cell]) -> bytes:
     """A PNG: shares of changed decisions per method, of all and of YES."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 3.4), dpi=100, layout="constrained")
-    axes = figure.add_subplot()
-    names = [f"{cell['method']}\n{cell['precision']}" for cell in cells]
     bars = (
         ("mean_changed_share", "mean, of all", "#9bbcd6"),
         ("mean_changed_share_of_yes", "mean, of YES", "#1b6ca8"),
         ("ever_changed_share", "ever, of all", "#e3bd95"),
         ("ever_changed_share_of_yes", "ever, of YES", "#c1762f"),
     )
-    for number, (field, label, color) in enumerate(bars):
-        places = [place + 0.2 * number - 0.3 for place in range(len(cells))]
-        axes.bar(places, [100 * (cell[field] or 0.0) for cell in cells], 0.2, label=label, color=color)
-    axes.set_xticks(range(len(names)), names, fontsize=7)
-    axes.set_ylabel("changed decisions, %", fontsize=9)
-    axes.set_title("candidates reordered", fontsize=10, loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="png")
-    return drawn.getvalue()
+    return share_bars(
+        cells,
+        bars,
+        width=0.2,
+        title="candidates reordered",
+        what="changed decisions",
+    )

@@ -3,11 +3,11 @@
 Knows its records; deliberately does not know how they came to be.
 """
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
 from semlabel.bench.output import markdown_table
+from semlabel.bench.page import png
 from semlabel.bench.serving import GENERATION, METHODS, MIS
 
 Record = dict[str, Any]
@@ -115,9 +115,7 @@ def plot(document: Record) -> bytes:
         if cells:  # without a value there is nothing to take a logarithm of
             axes.set(xscale="log", yscale="log")
         axes.legend(fontsize=6, frameon=False)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="png")
-    return drawn.getvalue()
+    return png(figure)
 
 
 def _overhead(records: Sequence[Record]) -> list[str]:

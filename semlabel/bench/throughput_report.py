@@ -3,11 +3,11 @@
 Speed and exactness stand in one row: the one is no result without the other. Knows nothing of how cells are measured.
 """
 
-import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from semlabel.bench.output import markdown_table
+from semlabel.bench.page import png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -141,9 +141,7 @@ def plot(cells: Sequence[Cell]) -> bytes:
             curve = sorted({(cell["items"], cell["token_ratio"]) for cell in mine})
             below.plot([n for n, _ in curve], [r for _, r in curve], "k--", linewidth=1, label="R(N)")
             below.legend(frameon=False, fontsize=7)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="png")
-    return drawn.getvalue()
+    return png(figure)
 
 
 def _draw(axes: "Axes", cells: Sequence[Cell], field: str, title: str, label: str) -> None:

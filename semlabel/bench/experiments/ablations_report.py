@@ -3,10 +3,10 @@
 Knows nothing of how anything was trained.
 """
 
-import io
 from typing import Any
 
 from semlabel.bench.output import markdown_table
+from semlabel.bench.page import not_measured, png, provenance
 
 Cell = dict[str, Any]
 _HEADERS = [
@@ -31,12 +31,11 @@ the cut that is best on calibrate. Labels/s are those of judging the test entiti
 
 def markdown(document: dict[str, Any]) -> str:
     """The whole result as Markdown."""
-    where, plan, test = document["environment"], document["plan"], document["held_out"]["test"]
+    plan, test = document["plan"], document["held_out"]["test"]
     seeds = len(plan["seeds"])
     parts = [
         "# Variants of the recipe\n",
-        f"{where['machine']}; {where['device']}; commit {where['commit'] or 'unknown'}; {where['date']}; "
-        f"model {document['model']}.\n",
+        provenance(document),
         _NOTES.format(
             pairs=plan["pairs"],
             entities=test["entities"],
@@ -47,9 +46,7 @@ def markdown(document: dict[str, Any]) -> str:
         ),
         table(document),
     ]
-    if document["missing"]:
-        rows = [[entry["variant"], entry["seed"], entry["reason"]] for entry in document["missing"]]
-        parts += ["## Not measured\n", markdown_table(["variant", "seed", "why"], rows)]
+    parts += not_measured(document, ["variant", "seed"])
     return "\n".join(parts)
 
 
@@ -105,6 +102,4 @@ def plot(document: dict[str, Any]) -> bytes:
     axes.set_yticks(range(len(cells)), [cell["variant"] for cell in cells], fontsize=8)
     axes.set_xlabel("average precision", fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="png")
-    return drawn.getvalue()
+    return png(figure)

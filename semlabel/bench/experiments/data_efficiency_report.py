@@ -3,10 +3,10 @@
 Knows nothing of how anything was trained or drawn.
 """
 
-import io
 from typing import Any
 
 from semlabel.bench.output import markdown_table
+from semlabel.bench.page import png, provenance
 
 _COLORS = {"mis": "#1b6ca8", "generation": "#7a4fa3"}
 NAMES = {"mis": "semantic scoring", "generation": "packed generation, held to a well-formed list"}
@@ -22,12 +22,11 @@ and never beyond them.
 
 def markdown(document: dict[str, Any]) -> str:
     """The whole result as Markdown."""
-    where, plan, test = document["environment"], document["plan"], document["held_out"]["test"]
+    plan, test = document["plan"], document["held_out"]["test"]
     seeds = len(document["seeds"])
     parts = [
         "# Data efficiency\n",
-        f"{where['machine']}; {where['device']}; commit {where['commit'] or 'unknown'}; {where['date']}; "
-        f"model {document['model']}.\n",
+        provenance(document),
         _NOTES.format(
             rates=", ".join(f"{rate:g}" for rate in plan["learning_rates"]),
             seeds=f"{seeds} seed{'s' if seeds > 1 else ''}",
@@ -146,6 +145,4 @@ def plot(document: dict[str, Any]) -> bytes:
         axes.tick_params(labelsize=7)
         axes.spines[["top", "right"]].set_visible(False)
     grid[0].legend(frameon=False, fontsize=7)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="png")
-    return drawn.getvalue()
+    return png(figure)
