@@ -100,8 +100,8 @@ def _split(
     own_keys, own_values = (states[0].split(rows, dim=1) for states in (key, value))
     parts = []
     for piece, own_query, own_key, own_value in zip(pieces, queries, own_keys, own_values, strict=True):
-        before = min(piece.start, prefix)
-        parts.append(_piece(piece, own_query, own_key, own_value, keys[0][:, :before], values[0][:, :before]))
+        before, later = min(piece.start, prefix), layout.later(piece.length, query.device)
+        parts.append(_piece(piece, later, own_query, own_key, own_value, keys[0][:, :before], values[0][:, :before]))
     return torch.cat(parts, dim=1).transpose(0, 1).flatten(1, 2)[None]
 
 
@@ -128,6 +128,7 @@ def _item_pieces(layout: Layout, heads: int) -> Iterator[Block]:
 
 def _piece(
     piece: Block,
+    later: torch.Tensor,
     query: torch.Tensor,
     own_key: torch.Tensor,
     own_value: torch.Tensor,
@@ -136,15 +137,15 @@ def _piece(
 ) -> torch.Tensor:
     """One piece over what all of it sees (`key`, `value`) and causally over itself, in one softmax.
 
-    `query` (shared, rows, groups, width), the others (shared, rows, width); returns the shape of `query`. Scores are
-    rounded to the states' precision, as the states themselves are; the softmax sums in float32.
+    `later` (length, length) hides from a token those after it; `query` (shared, rows, groups, width), the others
+    (shared, rows, width); returns the shape of `query`. Scores are rounded to the states' precision, as the states
+    themselves are; the softmax sums in float32.
     """
     shared, _, groups, width = query.shape
     count, length, before = piece.count, piece.length, key.shape[1]
     folded = query.reshape(shared, -1, width)
     own_key, own_value = (states.reshape(shared * count, length, width) for states in (own_key, own_value))
     scores = torch.bmm(folded.reshape(shared * count, length * groups, width), own_key.transpose(1, 2))
-    later = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1)
     scores = scores.view(-1, length, groups, length).masked_fill(later[:, None], float("-inf"))
     scores = scores.view(shared, -1, length)
     # Kernels divide by the number of their blocks: an empty tensor would take the whole process down.

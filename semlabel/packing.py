@@ -113,6 +113,13 @@ class Layout:
             self._cache[key] = bias.masked_fill_(~self.mask(window), float("-inf")).to(device)
         return self._cache[key]
 
+    def later(self, length: int, device: torch.device) -> torch.Tensor:
+        """(length, length) bool, True where the column's token comes after the row's. Built once per layout."""
+        key = (length, device)
+        if key not in self._cache:
+            self._cache[key] = torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
+        return self._cache[key]
+
     def tensors(self) -> dict[str, torch.Tensor]:
         """The layout as two small int64 tensors, for callers that can only move tensors between devices."""
         return {"query_length": torch.tensor(self.query_length), "item_lengths": torch.tensor(self.lengths)}
