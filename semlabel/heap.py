@@ -1,6 +1,6 @@
 """Keeps memory that was freed in the process, for torch on the CPU.
 
-torch allocates every tensor anew, and glibc gives large ones back to the kernel at once: half of the elementwise work
+torch allocates every tensor anew, and glibc gives large ones back to the kernel at once: part of the elementwise work
 of a forward is then page faults. Knows nothing of models; where there is no glibc it does nothing.
 """
 

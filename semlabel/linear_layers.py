@@ -1,7 +1,7 @@
 """The linear layers of a model that only scores, in the precision that is served and laid out for the processor.
 
 In bf16 only their weights and what they are multiplied with are bf16: the states between layers stay float32, as they
-were in training under autocast, which leaves a third of the rounding of a model that is bf16 throughout. On the CPU
+were in training under autocast, which rounds less than a model that is bf16 throughout. On the CPU
 oneDNN gets each weight in its own layout once, instead of reordering it at every product, and applies an MLP's gate
 while the product is still in registers. Every rewritten module is compared with what it replaces, and left as it was
 where it differs. Knows shapes and names of modules, not models: whatever it does not recognise stays. A rewritten
