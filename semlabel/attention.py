@@ -2,6 +2,7 @@
 
 `semlabel_mis` splits the work: the query over itself, then the items, all of one length together, over the query and
 over themselves. No N x N mask, no kernel that a device might lack, a true gradient: the path of scoring and training.
+Sequences that stand side by side in a bundle take the same way, like pieces of several in one product.
 `semlabel_masked` applies the layout's explicit mask through SDPA: the definition that the split path is held to.
 Both read the layout from the keyword argument `mis_layout` of the model's forward.
 
@@ -17,6 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
+from semlabel.bundles import Bundle
 from semlabel.errors import ModelRefused
 from semlabel.packing import Block, Layout
 
@@ -39,10 +41,10 @@ _NAMED = {
 
 def _layout_for(
     query: torch.Tensor, key: torch.Tensor, attention_mask: torch.Tensor | None, dropout: float, other: dict[str, Any]
-) -> Layout:
+) -> Layout | Bundle:
     """The layout of this call, counted; raises on whatever the two functions below do not implement."""
     layout = other.pop("mis_layout", None)
-    if not isinstance(layout, Layout):
+    if not isinstance(layout, Layout | Bundle):
         raise TypeError("packed attention was called without mis_layout: a plain forward needs another attention")
     if not other.pop("is_causal", True):
         raise ModelRefused("the model asks for attention that is not causal, which packed scoring does not implement")
@@ -60,7 +62,7 @@ def _layout_for(
 
 
 def _masked(
-    layout: Layout,
+    layout: Layout | Bundle,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -70,7 +72,7 @@ def _masked(
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    prefix = layout.query_length
+    prefix = 0 if isinstance(layout, Bundle) else layout.query_length
     if window is not None or prefix == 0:
         bias = layout.bias(window, query.dtype, query.device)
         return scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scaling).transpose(1, 2)
@@ -80,7 +82,7 @@ def _masked(
             query[:, :, :prefix], key[:, :, :prefix], value[:, :, :prefix], is_causal=True, scale=scaling
         )
     ]
-    if layout.blocks:
+    if layout.total > prefix:
         bias = layout.bias(None, query.dtype, query.device)[prefix:]
         parts.append(scaled_dot_product_attention(query[:, :, prefix:], key, value, attn_mask=bias, scale=scaling))
     return torch.cat(parts, dim=2).transpose(1, 2)
@@ -100,8 +102,9 @@ def _split(
     own_keys, own_values = (states[0].split(rows, dim=1) for states in (key, value))
     parts = []
     for piece, own_query, own_key, own_value in zip(pieces, queries, own_keys, own_values, strict=True):
-        before, later = min(piece.start, prefix), layout.later(piece.length, query.device)
-        parts.append(_piece(piece, later, own_query, own_key, own_value, keys[0][:, :before], values[0][:, :before]))
+        before, causal = min(piece.start, prefix), layout.causal(piece.length, query.dtype, query.device)
+        seen = keys[0][:, :before], values[0][:, :before]
+        parts.append(_piece(1, piece.count, causal, own_query, own_key, own_value, *seen))
     return torch.cat(parts, dim=1).transpose(0, 1).flatten(1, 2)[None]
 
 
@@ -127,38 +130,69 @@ def _item_pieces(layout: Layout, heads: int) -> Iterator[Block]:
 
 
 def _piece(
-    piece: Block,
-    later: torch.Tensor,
+    sequences: int,
+    count: int,
+    causal: torch.Tensor,
     query: torch.Tensor,
     own_key: torch.Tensor,
     own_value: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
+    unseen: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """One piece over what all of it sees (`key`, `value`) and causally over itself, in one softmax.
+    """`count` items in each of some sequences: over what all of a sequence see, and causally over themselves.
 
-    `later` (length, length) hides from a token those after it; `query` (shared, rows, groups, width), the others
-    (shared, rows, width); returns the shape of `query`. Scores are rounded to the states' precision, as the states
-    themselves are; the softmax sums in float32.
+    `query` (shared, rows, groups, width), `own_key` and `own_value` (shared, rows, width), rows sequence by sequence
+    and item by item; `key` and `value` (shared, sequences x seen, width) are what an item sees beside itself; `causal`
+    (length, length) and `unseen` (sequences, 1, seen) are biases. Returns the shape of `query`. One softmax a row.
+    Scores are rounded to the states' precision, as the states themselves are; the softmax sums in float32.
     """
     shared, _, groups, width = query.shape
-    count, length, before = piece.count, piece.length, key.shape[1]
-    folded = query.reshape(shared, -1, width)
-    own_key, own_value = (states.reshape(shared * count, length, width) for states in (own_key, own_value))
-    scores = torch.bmm(folded.reshape(shared * count, length * groups, width), own_key.transpose(1, 2))
-    scores = scores.view(-1, length, groups, length).masked_fill(later[:, None], float("-inf"))
-    scores = scores.view(shared, -1, length)
+    length, before = len(causal), key.shape[1] // sequences
+    items, rows = shared * sequences * count, count * length * groups
+    folded = query.reshape(shared * sequences, rows, width)
+    own_key, own_value = (states.reshape(items, length, width) for states in (own_key, own_value))
+    scores = torch.bmm(folded.reshape(items, length * groups, width), own_key.transpose(1, 2))
+    scores = (scores.view(items, length, groups, length) + causal[:, None]).view(-1, rows, length)
     # Kernels divide by the number of their blocks: an empty tensor would take the whole process down.
     if before:
-        scores = torch.cat([torch.bmm(folded, key.transpose(1, 2)), scores], dim=-1)
+        key, value = (states.reshape(-1, before, width) for states in (key, value))
+        over = torch.bmm(folded, key.transpose(1, 2))
+        if unseen is not None:
+            over = (over.view(shared, sequences, rows, before) + unseen).view(-1, rows, before)
+        scores = torch.cat([over, scores], dim=-1)
     over, own = scores.softmax(-1).split([before, length], dim=-1)
-    output = torch.bmm(own.reshape(shared * count, length * groups, length), own_value).view(shared, -1, width)
+    output = torch.bmm(own.reshape(items, length * groups, length), own_value).view(-1, rows, width)
     if before:
         output = torch.bmm(over, value) + output
     return output.view(query.shape)
 
 
-def _biting(layout: Layout, window: int | None) -> int | None:
+def _side_by_side(
+    bundle: Bundle, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
+) -> torch.Tensor:
+    """As `_split`, with the queries of one padded width, and like items behind them, in one product."""
+    heads, shared = query.shape[1], key.shape[1]
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    query, key, value = (
+        states[0].transpose(0, 1) for states in _in_one_precision(query * scale, key, value)
+    )  # (tokens, heads, width)
+    parts = []
+    for piece in bundle.pieces(query.dtype, query.device):
+        rows = piece.rows.flatten()
+        queries = query.index_select(0, rows).unflatten(1, (shared, heads // shared)).transpose(0, 1)
+        own_key, own_value = (states.index_select(0, rows).transpose(0, 1) for states in (key, value))
+        over = rows[:0] if piece.over is None else piece.over.flatten()
+        before_key, before_value = (states.index_select(0, over).transpose(0, 1) for states in (key, value))
+        causal = bundle.causal(piece.length, query.dtype, query.device)
+        found = _piece(
+            len(piece.rows), piece.count, causal, queries, own_key, own_value, before_key, before_value, piece.unseen
+        )
+        parts.append(found.transpose(0, 1).flatten(1, 2))
+    return torch.cat(parts).index_select(0, bundle.order(query.device))[None]
+
+
+def _biting(layout: Layout | Bundle, window: int | None) -> int | None:
     """The sliding window where a prompt of the pack is longer than it, else None: a wider one hides nothing."""
     return None if window is None or layout.longest <= window else window
 
@@ -205,6 +239,8 @@ def split_attention(
     window = _biting(layout, sliding_window)
     if window is not None or query.shape[-1] != value.shape[-1]:
         return _masked(layout, query, key, value, scaling, window).contiguous(), None
+    if isinstance(layout, Bundle):
+        return _side_by_side(layout, query, key, value, scaling), None
     return _split(layout, query, key, value, scaling), None
 
 

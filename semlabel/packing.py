@@ -107,17 +107,16 @@ class Layout:
 
     def bias(self, window: int | None, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """`mask` as a (total, total) additive bias: 0 where seen, -inf elsewhere. Built once per layout."""
-        key = (window, dtype, device)
+        key = ("bias", window, dtype, device)
         if key not in self._cache:
-            bias = torch.zeros(self.total, self.total, dtype=dtype)
-            self._cache[key] = bias.masked_fill_(~self.mask(window), float("-inf")).to(device)
+            self._cache[key] = hiding(~self.mask(window), dtype).to(device)
         return self._cache[key]
 
-    def later(self, length: int, device: torch.device) -> torch.Tensor:
-        """(length, length) bool, True where the column's token comes after the row's. Built once per layout."""
-        key = (length, device)
+    def causal(self, length: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """(length, length) bias: -inf where the column's token comes after the row's. Built once per layout."""
+        key = ("causal", length, dtype, device)
         if key not in self._cache:
-            self._cache[key] = torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
+            self._cache[key] = causal_bias(length, dtype).to(device)
         return self._cache[key]
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -128,6 +127,16 @@ class Layout:
     def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> "Layout":
         """The inverse of `tensors`; other keys of the mapping are not looked at."""
         return cls(int(tensors["query_length"]), tuple(tensors["item_lengths"].tolist()))
+
+
+def hiding(hidden: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A bias to add to scores: -inf where `hidden`, else 0 (adding takes a tenth of the time of filling by a mask)."""
+    return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
+
+
+def causal_bias(length: int, dtype: torch.dtype) -> torch.Tensor:
+    """(length, length): -inf where the column's token comes after the row's, else 0."""
+    return hiding(torch.ones(length, length, dtype=torch.bool).triu(1), dtype)
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,7 +40,12 @@ def logits_of(hidden_last: torch.Tensor, model: PreTrainedModel, rows: torch.Ten
     """Logits (n, rows) float32 of some vocabulary rows from last hidden states (n, width); differentiable."""
     head: Any = model.get_output_embeddings()
     config = model.config.get_text_config()
-    logits = hidden_last.float() @ head.weight[rows].float().T
+    states = hidden_last.float()
+    if alone := len(states) == 1:
+        # A matrix of one row takes another kernel: the margin of an item must not depend on how many are read with it.
+        states = states.expand(2, -1)
+    logits = states @ head.weight[rows].float().T
+    logits = logits[:1] if alone else logits
     if getattr(head, "bias", None) is not None:
         logits = logits + head.bias[rows].float()
     if (scale := getattr(config, "logit_scale", None)) is not None:

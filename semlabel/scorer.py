@@ -7,8 +7,8 @@ deliberately does not know entities, thresholds or labels.
 
 import copy
 import inspect
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -19,6 +19,7 @@ import torch
 from transformers import PreTrainedModel
 
 from semlabel.attention import SPLIT
+from semlabel.bundles import Bundle, bundle
 from semlabel.errors import LabelerError, ModelRefused, PromptError
 from semlabel.heap import keep_freed_memory
 from semlabel.linear_layers import serve_linear_layers
@@ -34,7 +35,7 @@ from semlabel.models import (
     stock_attention,
     using_attention,
 )
-from semlabel.packing import pack, rounds
+from semlabel.packing import Layout, pack, rounds
 from semlabel.prompt import Prompt, PromptSpec, load_tokenizer
 from semlabel.readout import Labels, probabilities_of, readout, vocabulary_of
 
@@ -45,6 +46,8 @@ METHODS = ("mis", "prefix_cache", "independent")
 _CACHED_ITEMS_PER_FORWARD = 32
 _INDEPENDENT_TOKENS_PER_FORWARD = 2048
 _UNLIMITED = 2**31
+# Above this a round fills the processor by itself; below, as many as come to so many tokens share a forward.
+_SHORT, _TOKENS_TOGETHER = 512, 2048
 
 _Read = TypeVar("_Read")
 
@@ -81,7 +84,7 @@ class Scorer:
         self.forwards = 0
         self._attention = SPLIT if method == "mis" else stock_attention(model.config)
         self._hidden: Callable[[list[int], list[list[int]]], torch.Tensor] = {
-            "mis": self._packed,
+            "mis": self._one,
             "prefix_cache": self._over_cache,
             "independent": self._alone,
         }[method]
@@ -143,10 +146,33 @@ class Scorer:
         def read(_: range, hidden: torch.Tensor) -> torch.Tensor:
             return readout(hidden, self.model, self.prompt.yes_id, self.prompt.no_id).cpu()
 
-        margins: np.ndarray = torch.cat(self._read_rounds(query, items, read)).numpy()
-        if not np.isfinite(margins).all():
-            raise LabelerError(f"{int((~np.isfinite(margins)).sum())} margins are not finite; the weights are broken")
-        return margins
+        return _finite(torch.cat(self._read_rounds(query, items, read)).numpy())
+
+    def margins_of(
+        self, rounds: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """Margins of many rounds, each as (its number, what `margins` gives): the short ones together in one forward.
+
+        Longer ones come first, each as soon as it is scored. Which short rounds meet depends on `rounds` alone. In
+        fp32 margins are those of `margins` up to rounding, at most 1e-4. Raises what `margins` raises.
+        """
+        short = []
+        for number, (query, items) in enumerate(rounds):
+            tokens = len(query) + sum(map(len, items))
+            if self.method == "mis" and items and tokens <= _SHORT and len(self.rounds(query, items)) == 1:
+                short.append((tokens, number))
+            else:
+                yield number, self.margins(query, items)
+        for members in _bundled(sorted(short)):
+            yield from zip(members, self._together([rounds[number] for number in members]), strict=True)
+
+    def _together(self, rounds: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]) -> list[np.ndarray]:
+        """Margins of short rounds in one forward."""
+        ids, layouts = bundle([pack(query, items) for query, items in rounds])
+        with self._scoring():
+            hidden = self._packed(ids, layouts)
+            margins = readout(hidden, self.model, self.prompt.yes_id, self.prompt.no_id).cpu().numpy()
+        return np.split(_finite(margins), np.cumsum([len(items) for _, items in rounds])[:-1])
 
     def probabilities(self, query: Sequence[int], items: Sequence[Sequence[int]], labels: Labels) -> list[np.ndarray]:
         """Probabilities of each item's label tokens, float64, one array an item in the order of `items`.
@@ -186,14 +212,20 @@ class Scorer:
         self, query: Sequence[int], items: Sequence[Sequence[int]], read: Callable[[range, torch.Tensor], _Read]
     ) -> list[_Read]:
         """What `read` makes of each round: its members, and the hidden states (items, width) at their last tokens."""
-        if self.model.training:
-            raise RuntimeError("the model is in training mode: call model.eval() before scoring")
         prefix, rest = list(query), [list(item) for item in items]
-        with torch.inference_mode(), using_attention(self.model, self._attention):
+        with self._scoring():
             return [
                 read(members, self._hidden(prefix, rest[members.start : members.stop]))
                 for members in self.rounds(prefix, rest)
             ]
+
+    @contextmanager
+    def _scoring(self) -> Iterator[None]:
+        """Raises RuntimeError while the model is in training mode."""
+        if self.model.training:
+            raise RuntimeError("the model is in training mode: call model.eval() before scoring")
+        with torch.inference_mode(), using_attention(self.model, self._attention):
+            yield
 
     def plain_margin(self, prompt_ids: Sequence[int]) -> float:
         """The margin of one whole prompt by the untouched model, its own head included: what all methods must give."""
@@ -233,10 +265,15 @@ class Scorer:
         if not query and not all(items):
             raise PromptError("an empty item after an empty query has no token to read a margin from")
 
-    def _packed(self, query: list[int], items: list[list[int]]) -> torch.Tensor:
+    def _one(self, query: list[int], items: list[list[int]]) -> torch.Tensor:
         packed = pack(query, items)
-        layout = packed.layout
-        outputs = self._forward(packed.input_ids, layout.positions, mis_layout=layout)
+        # By the same path as together with others, so that nobody's margin depends on who was there.
+        if packed.layout.total <= _SHORT:
+            return self._packed(*bundle([packed]))
+        return self._packed(packed.input_ids, packed.layout)
+
+    def _packed(self, ids: torch.Tensor, layout: Layout | Bundle) -> torch.Tensor:
+        outputs = self._forward(ids, layout.positions, mis_layout=layout)
         if layout.attention_calls != attention_layers(self.model.config):
             raise ModelRefused(
                 f"{self.model.config.model_type} ran the packed attention {layout.attention_calls} times in "
@@ -306,6 +343,26 @@ class Scorer:
     @staticmethod
     def _takes(name: str, module: torch.nn.Module) -> bool:
         return name in inspect.signature(module.forward).parameters
+
+
+def _bundled(short: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
+    """Numbers of rounds, given as (tokens, number) in order of tokens, as many together as a forward should have."""
+    members: list[int] = []
+    total = 0
+    for tokens, number in short:
+        if members and total + tokens > _TOKENS_TOGETHER:
+            yield members
+            members, total = [], 0
+        members.append(number)
+        total += tokens
+    if members:
+        yield members
+
+
+def _finite(margins: np.ndarray) -> np.ndarray:
+    if not np.isfinite(margins).all():
+        raise LabelerError(f"{int((~np.isfinite(margins)).sum())} margins are not finite; the weights are broken")
+    return margins
 
 
 def cache_name(model: PreTrainedModel) -> str:

@@ -6,6 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from semlabel.attention import MASKED, SPLIT, masked_attention, split_attention
+from semlabel.bundles import Bundle
 from semlabel.errors import ModelRefused
 from semlabel.models import using_attention
 from semlabel.packing import Layout, pack
@@ -49,6 +50,32 @@ def test_both_paths_follow_the_definition_at_every_block_size(query_length, leng
     for function in (split_attention, masked_attention):
         assert (run(function, layout, parts) - expected).abs().max() < 2e-6
     assert layout.attention_calls == 2
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(EDGES), st.lists(st.sampled_from(EDGES), max_size=3)), min_size=1, max_size=4
+    ).filter(lambda rounds: all(query or (lengths and all(lengths)) for query, lengths in rounds)),
+    st.sampled_from((1, 3, 7)),
+)
+@example([(17, [5, 5, 1]), (18, [5, 5]), (17, [5, 5])], 3)
+@example([(0, [3]), (1, []), (16, [1, 1]), (0, [3, 3])], 1)
+def test_sequences_side_by_side_follow_the_definition(rounds, ratio):
+    together = Bundle(tuple(Layout(query, tuple(lengths)) for query, lengths in rounds))
+    parts = states(together, heads=2 * ratio, key_heads=2)
+    expected = by_definition(together, *parts)
+    for function in (split_attention, masked_attention):
+        assert (run(function, together, parts) - expected).abs().max() < 2e-6
+
+
+def test_a_sequence_side_by_side_with_others_reads_none_of_them():
+    together = Bundle((Layout(20, (4, 4)), Layout(20, (4, 4)), Layout(3, (2,))))
+    parts = states(together)
+    before = run(split_attention, together, parts)
+    for part in parts:
+        part[:, :, : together.starts[1]] = 1e4
+    assert torch.equal(run(split_attention, together, parts)[:, together.starts[1] :], before[:, together.starts[1] :])
 
 
 @pytest.mark.parametrize("window", [1, 3, 16, 20, 40])

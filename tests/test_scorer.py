@@ -149,6 +149,45 @@ def test_a_margin_does_not_depend_on_how_many_are_scored_with_it(method):
         assert np.abs(scorer.margins(query, items[:size]) - all_at_once[:size]).max() < 1e-4
 
 
+@settings(max_examples=12)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from((0, *EDGES)), st.lists(st.sampled_from(EDGES), max_size=4)), min_size=1, max_size=6
+    ),
+    st.integers(0, 99),
+)
+def test_rounds_that_share_a_forward_have_the_margins_they_have_alone(exact, rounds, seed):
+    made = [
+        (ids(query, seed + number), [ids(length, seed + number + 7 * item) for item, length in enumerate(lengths)])
+        for number, (query, lengths) in enumerate(rounds)
+    ]
+    found = dict(exact.margins_of(made))
+    assert found.keys() == set(range(len(made)))
+    for number, (query, items) in enumerate(made):
+        assert np.abs(found[number] - exact.margins(query, items)).max(initial=0) < 1e-5
+        if items:
+            assert np.abs(found[number] - margins_alone(exact, query, items)).max() < 1e-4
+
+
+def test_short_rounds_share_a_forward_and_long_ones_do_not():
+    scorer = scorer_for(tiny_model(max_position_embeddings=4096))
+    rounds = [(ids(100, number), [ids(5, number)]) for number in range(25)] + [
+        (ids(600, 3), [ids(5, 3)]),
+        (ids(9, 1), []),
+    ]
+    found = dict(scorer.margins_of(rounds))
+    assert scorer.forwards == 3  # 19 and 6 of 105 tokens within 2,048; one that is longer than 512
+    assert len(found) == 27 and len(found[26]) == 0
+
+
+@pytest.mark.parametrize("method", ["prefix_cache", "independent"])
+def test_methods_that_do_not_pack_score_many_rounds_one_by_one(method):
+    scorer = scorer_for(tiny_model(), method)
+    rounds = [(ids(5, number), [ids(3, number), ids(2, number)]) for number in range(3)]
+    for number, margins in scorer.margins_of(rounds):
+        assert np.array_equal(margins, scorer.margins(*rounds[number]))
+
+
 def test_rounds_are_cut_by_both_limits_and_joined_in_order():
     query, items = ids(20, 0), [ids(1 + n % 9, n) for n in range(50)]
     one = scorer_for(tiny_model())
@@ -287,8 +326,7 @@ def test_the_self_check_catches_a_model_that_never_calls_the_attention(sabotage)
 def test_the_self_check_catches_a_leak_between_items_below_the_bf16_tolerance(sabotage):
     def leaking(*arguments, mis_layout=None, **named):
         output, _ = split_attention(*arguments, mis_layout=mis_layout, **named)
-        output[:, mis_layout.query_length :] += 0.002 * output[:, mis_layout.query_length :].mean(1, keepdim=True)
-        return output, None
+        return output + 0.002 * output.mean(1, keepdim=True), None
 
     sabotage(leaking)
     with pytest.raises(ModelRefused, match="replacing one item moved another's margin"):
