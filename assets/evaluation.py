@@ -4,7 +4,7 @@ Knows how rounds reach the model and nothing of what margins are for. Whatever i
 test or publish, is stored once and never scored again under the same scorer.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,13 +13,13 @@ from resources.project import Step
 from semlabel.errors import GateBlocked
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
     from semlabel.manifest import Manifest
     from semlabel.progress import Progress, ProgressSink
     from semlabel.refresh import RefreshOutcome, RefreshPlan
     from semlabel.remote_scorer import RemoteScorer
+    from semlabel.round_stream import Found, Round, ScoreRounds, WantedRound
     from semlabel.scorer import Scorer
     from semlabel.warehouse import Warehouse
 
@@ -45,9 +45,9 @@ def score(
     if scoring.backend == "ray" and plan.rounds:
         return _score_on_ray(step, warehouse, directory, plan)
     # Before the first round: a labeler that cannot be loaded is no fault of the texts.
-    score_round = round_scorer(_rounds_of(step, directory)) if plan.rounds else _never
-    return refresh.execute(
-        plan, warehouse, step.operations, score_round, step.run_id, scoring.batch_rounds, step.progress
+    score_rounds = rounds_scorer(_rounds_of(step, directory)) if plan.rounds else _never
+    return refresh.execute_rounds(
+        plan, warehouse, step.operations, score_rounds, step.run_id, scoring.batch_rounds, step.progress
     )
 
 
@@ -135,21 +135,36 @@ def _rounds_of(step: Step, directory: Path) -> "Scorer | RemoteScorer":
     return RemoteScorer.load(directory, scoring.http_url, scoring.http_concurrency)
 
 
-def round_scorer(scorer: "Scorer | RemoteScorer") -> "Callable[[str, list[str]], np.ndarray]":
-    """The function that scores one round: an entity's text and candidate texts to float32 margins in their order."""
+def rounds_scorer(scorer: "Scorer | RemoteScorer") -> "ScoreRounds":
+    """What scores the rounds of a plan by batches. A round with a text that the prompt refuses gives the reason."""
+    from semlabel.errors import PromptError
+    from semlabel.round_stream import by_batches
+
     tokenised: dict[tuple[str, ...], list[list[int]]] = {}
 
-    def score_round(entity_text: str, candidate_texts: list[str]) -> "np.ndarray":
-        block = tuple(candidate_texts)
-        if block not in tokenised:
-            tokenised[block] = scorer.prompt.items(candidate_texts)
-        return scorer.margins(scorer.prompt.query(entity_text).ids, tokenised[block])
+    def score_batch(wanted: "Sequence[WantedRound]") -> "Iterator[tuple[int, Found]]":
+        places, rounds = [], []
+        for place, one in enumerate(wanted):
+            block = tuple(one.candidate_texts)
+            try:
+                if block not in tokenised:
+                    tokenised[block] = scorer.prompt.items(one.candidate_texts)
+                query = scorer.prompt.query(one.entity_text).ids
+            except PromptError as error:
+                yield place, error
+                continue
+            places.append(place)
+            rounds.append((query, tokenised[block]))
+        for number, margins in scorer.margins_of(rounds):
+            yield places[number], margins
 
-    return score_round
+    return by_batches(score_batch)
 
 
-def _never(entity_text: str, candidate_texts: list[str]) -> "np.ndarray":
-    raise AssertionError("a plan without rounds asked for a margin")
+def _never(wanted: "Iterable[WantedRound]") -> "Iterator[tuple[Round, Found]]":
+    for one in wanted:
+        raise AssertionError(f"a plan without rounds asked for the margins of {one.entry}")
+    return iter(())
 
 
 def _capped(plan: "RefreshPlan", warehouse: "Warehouse", max_pairs: int) -> "RefreshPlan":

@@ -28,7 +28,7 @@ from semlabel.distributed.runtime import RaySettings, ray_session, require_ray
 from semlabel.distributed.score import load_scorer
 from semlabel.operations import Operations
 from semlabel.prompt import Prompt, PromptSpec, load_tokenizer
-from semlabel.round_stream import Round, ScoreRounds, WantedRound, one_by_one
+from semlabel.round_stream import Round, ScoreRounds, WantedRound
 from semlabel.settings import load_settings
 from semlabel.sources import read_catalog, read_entities
 from semlabel.warehouse import Warehouse
@@ -79,9 +79,9 @@ def timed(score_rounds: ScoreRounds, wanted: list[WantedRound]) -> tuple[dict[st
 
 def local(config: MisConfig) -> ScoreRounds:
     """The local path of the same job; the model is loaded before the clock starts."""
-    from assets.evaluation import round_scorer
+    from assets.evaluation import rounds_scorer
 
-    return one_by_one(round_scorer(load_scorer(config)))
+    return rounds_scorer(load_scorer(config))
 
 
 def catalog_memory(config: MisConfig) -> Iterator[dict[str, object]]:

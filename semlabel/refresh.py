@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 STAGE = "scoring"
 # A kill loses at most one uncommitted batch: so no batch is more than this share of the plan.
 _BATCH_SHARE = 0.02
+_FEW_PAIRS = 32  # rounds of fewer pairs are short: 32 of one pair count as one of 32
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ def execute_rounds(
     started = time.perf_counter()
     work = _resumed(plan, warehouse, operations)
     operations.add_to_run(run_id, pairs_reused=plan.pairs_stored)
-    batch = max(1, min(batch_rounds, int(work.rounds_total * _BATCH_SHARE)))
+    batch = _rounds_per_batch(batch_rounds, work)
     candidates, refused = _Candidates(warehouse), list[tuple[str, str]]()
     books = _Books(operations, run_id, work, plan.pairs)
     scored = refused_pairs = 0
@@ -182,15 +183,21 @@ def execute_rounds(
     return RefreshOutcome(scored, plan.pairs_stored, refused_pairs, seconds, scored / seconds if scored else 0.0)
 
 
+def _rounds_per_batch(batch_rounds: int, work: "_Work") -> int:
+    """As many as the setting says; of short rounds more, so that they can share forwards and commits."""
+    wanted = batch_rounds * max(1, _FEW_PAIRS * work.rounds_total // max(1, work.pairs_total))
+    return max(1, min(wanted, int(work.rounds_total * _BATCH_SHARE)))
+
+
 def _wanted(
     warehouse: Warehouse, rounds: Sequence[Round], candidates: "_Candidates", batch: int
 ) -> Iterator[WantedRound]:
     """The rounds with their texts, which are read as they are needed."""
-    for start in range(0, len(rounds), batch):
+    for number, start in enumerate(range(0, len(rounds), batch)):
         chunk = rounds[start : start + batch]
         texts = _entity_texts(warehouse, chunk)
         for entry in chunk:
-            yield WantedRound(entry, texts[entry.text_key], *candidates.of(entry.block_id))
+            yield WantedRound(entry, texts[entry.text_key], *candidates.of(entry.block_id), batch=number)
 
 
 def _named(warehouse: Warehouse, entry: Round) -> str:
@@ -260,9 +267,12 @@ def _take_signatures(warehouse: Warehouse, scorer_digest: str, entity_ids: Itera
 
 
 class _Work(NamedTuple):
+    """What is left of a plan, and the size of the whole."""
+
     plan_id: str
     rounds: list[Round]
     rounds_total: int
+    pairs_total: int
 
 
 def _resumed(plan: RefreshPlan, warehouse: Warehouse, operations: "Operations") -> _Work:
@@ -275,7 +285,7 @@ def _resumed(plan: RefreshPlan, warehouse: Warehouse, operations: "Operations") 
         if _pairs_of(warehouse, remaining) == plan.pairs:
             if not remaining:
                 operations.update_plan(row["plan_id"], len(rounds), "done")
-            return _Work(row["plan_id"], remaining, len(rounds))
+            return _Work(row["plan_id"], remaining, len(rounds), row["pairs"])
     if plan.rounds:
         operations.save_plan(
             plan.plan_id,
@@ -285,7 +295,7 @@ def _resumed(plan: RefreshPlan, warehouse: Warehouse, operations: "Operations") 
             _encoded(plan.rounds),
             pairs=plan.pairs,
         )
-    return _Work(plan.plan_id, plan.rounds, len(plan.rounds))
+    return _Work(plan.plan_id, plan.rounds, len(plan.rounds), plan.pairs)
 
 
 def _not_stored(warehouse: Warehouse, scorer_digest: str, rounds: Sequence[Round]) -> list[Round]:

@@ -10,7 +10,7 @@ import math
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ _SECONDS = 120.0
 
 
 class RemoteScorer:
-    """Scores rounds through one URL. `concurrency` requests at once share the items of a round."""
+    """Scores rounds through one URL, `concurrency` requests at once: the parts of a round, or several rounds."""
 
     def __init__(self, url: str, manifest: Manifest, prompt: Prompt, concurrency: int = 1, pause: float = 0.5) -> None:
         self.url, self.manifest, self.prompt = url.rstrip("/") + "/v1/score", manifest, prompt
@@ -57,7 +57,19 @@ class RemoteScorer:
         size = max(1, math.ceil(len(items) / self._concurrency))
         parts = [items[start : start + size] for start in range(0, len(items), size)]
         with ThreadPoolExecutor(max(1, len(parts))) as pool:
-            rows = [row for part in pool.map(lambda part: self._rows(query, part), parts) for row in part]
+            margins = list(pool.map(lambda part: self._asked(query, part), parts))
+        return np.concatenate(margins) if margins else np.empty(0, dtype=np.float32)
+
+    def margins_of(
+        self, rounds: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """Margins of many rounds, each as (its number, what `margins` gives), as many at a time as may be asked."""
+        with ThreadPoolExecutor(self._concurrency) as pool:
+            yield from enumerate(pool.map(lambda one: self._asked(*one), rounds))
+
+    def _asked(self, query: Sequence[int], items: Sequence[Sequence[int]]) -> np.ndarray:
+        """One request, nothing for no items."""
+        rows = self._rows(query, items) if items else []
         return np.array([self._margin(row) for row in rows], dtype=np.float64).astype(np.float32)
 
     def _margin(self, row: Sequence[float]) -> float:

@@ -4,6 +4,7 @@ Knows texts and margins of rounds; deliberately knows nothing of tables, of mode
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -19,17 +20,23 @@ class Round(NamedTuple):
 
 
 class WantedRound(NamedTuple):
-    """A round with its texts; `candidate_keys` are the text keys of `candidate_texts`."""
+    """A round with its texts; `candidate_keys` are the text keys of `candidate_texts`.
+
+    Rounds of one `batch` are committed together, so a run that goes on meets the same ones in it: they, and no others,
+    may share a forward.
+    """
 
     entry: Round
     entity_text: str
     candidate_keys: list[int]
     candidate_texts: list[str]
+    batch: int = 0
 
 
 # Margins of a round, or why the prompt refuses one of its texts.
 Found = np.ndarray | PromptError
 ScoreRound = Callable[[str, list[str]], np.ndarray]
+ScoreBatch = Callable[[Sequence[WantedRound]], Iterable[tuple[int, Found]]]
 ScoreRounds = Callable[[Iterable[WantedRound]], Iterable[tuple[Round, Found]]]
 
 
@@ -37,12 +44,24 @@ def one_by_one(score_round: ScoreRound) -> ScoreRounds:
     """Scores each round when it is asked for, here."""
 
     def score_rounds(wanted: Iterable[WantedRound]) -> Iterator[tuple[Round, Found]]:
-        for entry, entity_text, _, candidate_texts in wanted:
+        for one in wanted:
             try:
-                margins: Found = score_round(entity_text, list(candidate_texts))
+                margins: Found = score_round(one.entity_text, list(one.candidate_texts))
             except PromptError as error:
                 margins = error
-            yield entry, margins
+            yield one.entry, margins
+
+    return score_rounds
+
+
+def by_batches(score_batch: ScoreBatch) -> ScoreRounds:
+    """Scores the rounds of a batch together when its first is asked for, here."""
+
+    def score_rounds(wanted: Iterable[WantedRound]) -> Iterator[tuple[Round, Found]]:
+        for _, members in groupby(wanted, key=lambda one: one.batch):
+            batch = list(members)
+            for number, margins in score_batch(batch):
+                yield batch[number].entry, margins
 
     return score_rounds
 

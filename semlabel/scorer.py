@@ -150,16 +150,22 @@ class Scorer:
 
     def margins_of(
         self, rounds: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]
-    ) -> Iterator[tuple[int, np.ndarray]]:
+    ) -> Iterator[tuple[int, np.ndarray | PromptError]]:
         """Margins of many rounds, each as (its number, what `margins` gives): the short ones together in one forward.
 
-        Longer ones come first, each as soon as it is scored. Which short rounds meet depends on `rounds` alone. In
-        fp32 margins are those of `margins` up to rounding, at most 1e-4. Raises what `margins` raises.
+        Longer ones come first, each as soon as it is scored. Which short rounds meet depends on `rounds` alone;
+        margins are those of `margins` up to rounding, in fp32 at most 1e-4. A round that `margins` raises a
+        PromptError for has that error in the place of margins; whatever else it raises ends the iteration.
         """
         short = []
         for number, (query, items) in enumerate(rounds):
+            try:
+                cuts = self.rounds(query, items)
+            except PromptError as error:
+                yield number, error
+                continue
             tokens = len(query) + sum(map(len, items))
-            if self.method == "mis" and items and tokens <= _SHORT and len(self.rounds(query, items)) == 1:
+            if self.method == "mis" and len(cuts) == 1 and tokens <= _SHORT:
                 short.append((tokens, number))
             else:
                 yield number, self.margins(query, items)

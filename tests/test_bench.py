@@ -86,7 +86,7 @@ def test_the_work_of_every_method_is_counted_exactly(measured):
     assert queries == 8
     assert work["mis"]["prefill_tokens"] == work["prefix_cache"]["prefill_tokens"] == queries * (12 + items)
     assert work["independent"]["prefill_tokens"] == queries * (3 * 12 + items)
-    assert work["mis"]["forwards"] == queries
+    assert work["mis"]["forwards"] < queries  # short rounds share a forward
     generation = work["generation"]
     assert generation["decoded_tokens"] > 0
     assert generation["prefill_seconds"] is not None and generation["decode_seconds"] is not None

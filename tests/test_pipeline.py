@@ -230,18 +230,18 @@ def test_an_environment_of_previews_never_moves_what_others_read(project, instan
 
 
 class DyingScorers(ScorerResource):
-    """Loads a model that breaks after three rounds."""
+    """Loads a model that breaks after three batches of one round."""
 
     def get(self, directory: Path, run_id: str) -> Any:
         scorer, rounds = super().get(directory, run_id), iter(range(3))
-        margins = scorer.margins
+        margins_of = scorer.margins_of
 
         def dying(*parts: Any) -> Any:
             if next(rounds, None) is None:
                 raise RuntimeError("the power went out")
-            return margins(*parts)
+            return margins_of(*parts)
 
-        scorer.margins = dying
+        scorer.margins_of = dying
         return scorer
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from semlabel import refresh
 from semlabel.errors import PromptError, WarehouseError
+from semlabel.round_stream import by_batches
 from tests.storage import Project, Scorer, margin
 
 
@@ -297,7 +298,26 @@ def test_no_batch_is_more_than_a_fiftieth_of_the_plan_nor_more_than_asked_for(pr
     commits.clear()
     plan = project.plan(scorer="other")
     refresh.execute(plan, project.warehouse, project.operations, Scorer("other"), "run", batch_rounds=3)
+    assert max(commits) == 4  # rounds of one pair: as many as have the pairs of three rounds of 32
+    texts = {f"e{number:03}": f"entity {number}" for number in range(200)}
+    project.put(texts, {f"c{number}": f"candidate {number}" for number in range(32)})
+    commits.clear()
+    plan = project.plan(scorer="third")
+    refresh.execute(plan, project.warehouse, project.operations, Scorer("third"), "run", batch_rounds=3)
     assert max(commits) == 3
+
+
+def test_rounds_that_are_committed_together_and_no_others_share_a_batch(project):
+    project.put({f"e{number:03}": f"entity {number}" for number in range(200)}, {"c": "only"})
+    seen = []
+
+    def score_batch(wanted):
+        seen.append([one.entity_text for one in wanted])
+        return enumerate(np.zeros((len(wanted), 1), dtype=np.float32))
+
+    plan = project.plan()
+    refresh.execute_rounds(plan, project.warehouse, project.operations, by_batches(score_batch), "run", batch_rounds=8)
+    assert {len(batch) for batch in seen} == {4} and len({text for batch in seen for text in batch}) == 200
 
 
 CHILD = """

@@ -14,6 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from semlabel.bench.tasks import Task
+from semlabel.errors import PromptError
 from semlabel.generation.rows import Rows, SharedQuery
 from semlabel.models import stock_attention, using_attention
 from semlabel.packing import rounds
@@ -81,7 +82,11 @@ class Mis:
     def run(self, tasks: Sequence[Task], setting: Setting) -> Scored:
         self.scorer.items_per_round = setting["items_per_round"]
         before = self.scorer.forwards
-        margins = [self.scorer.margins(task.query, task.items) for task in tasks]
+        margins: list[np.ndarray] = [np.empty(0)] * len(tasks)
+        for number, found in self.scorer.margins_of([(task.query, task.items) for task in tasks]):
+            if isinstance(found, PromptError):
+                raise found
+            margins[number] = found
         forwards = self.scorer.forwards - before
         return Scored(margins, account=Account(sum(map(self._tokens, tasks)), forwards=forwards))
 

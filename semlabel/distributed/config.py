@@ -62,7 +62,7 @@ class MisConfig(BaseModel):
     tokenizers: Pool = Pool(cpus=0.5)
     scorers: Pool = Pool()
     entities_per_block: Positive = 32
-    rounds_per_batch: Positive = 8
+    rounds_per_batch: Positive | None = 8
     max_restarts: Annotated[int, Field(ge=-1)] = 4
     max_task_retries: Annotated[int, Field(ge=-1)] = 4
     output: Literal["pairs", "entities"] = "pairs"

@@ -7,7 +7,7 @@ candidates meet in the same forward as on one machine.
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
-from itertools import islice
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def config_of(scoring: Scoring, directory: Path, device: str) -> MisConfig:
         threads=scoring.threads,
         tokenizers=Pool(cpus=_TOKENIZER_CPUS),
         scorers=Pool(max=scoring.ray_scorers, cpus=scoring.ray_cpus, gpus=scoring.ray_gpus),
-        rounds_per_batch=scoring.batch_rounds,
+        rounds_per_batch=None,
     )
 
 
@@ -67,10 +67,8 @@ def plan_scorer(config: MisConfig) -> ScoreRounds:
                 yield {"round": len(entries), "text": one.entity_text, "positions": positions}
                 entries.append(one.entry)
 
-        rest = iter(wanted)
-        blocks = []
-        while block := list(rows(islice(rest, config.rounds_per_batch))):
-            blocks.append(ray.put(table(block, PREPARED)))
+        # An actor gets what is committed together, so that the same rounds share a forward as would here.
+        blocks = [ray.put(table(list(rows(part)), PREPARED)) for _, part in groupby(wanted, key=lambda one: one.batch)]
         catalog = ray.put(SharedCatalog.tokenised([str(key) for key in places], texts, prompt))
         scored = score_stages(config, ray.data.from_arrow_refs(blocks), catalog)
         try:

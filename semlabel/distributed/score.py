@@ -33,23 +33,30 @@ class Score:
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """The margins of a batch of rounds, in its order."""
-        return same_rounds("score", batch, table([self._scored(row) for row in batch.to_pylist()], SCORED))
+        rows = batch.to_pylist()
+        prepared = [self._prepared(row) for row in rows]
+        wanted = [place for place, (found, _) in enumerate(prepared) if found["error"] is None]
+        for number, margins in self._scorer.margins_of(
+            [(rows[place]["query"], prepared[place][1]) for place in wanted]
+        ):
+            found, _ = prepared[wanted[number]]
+            if isinstance(margins, PromptError):
+                found["error"] = str(margins)
+            else:
+                good = [place for place, problem in enumerate(found["problems"]) if problem is None]
+                found["margins"] = _spread(margins, good, len(found["candidate_ids"]))
+        return same_rounds("score", batch, table([found for found, _ in prepared], SCORED))
 
-    def _scored(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def _prepared(self, row: Mapping[str, Any]) -> tuple[dict[str, Any], list[list[int]]]:
+        """A scored round without its margins, and the items that the prompt does not refuse."""
         found: dict[str, Any] = {column: row[column] for column in _PASSED_ON}
         items = row["items"]
         if row["positions"] is not None:
             found["candidate_ids"], items, found["problems"] = self._block(tuple(row["positions"]))
         found["margins"] = [None] * len(found["candidate_ids"])
-        if found["error"] is None:
-            good = [place for place, problem in enumerate(found["problems"]) if problem is None]
-            try:
-                margins = self._scorer.margins(row["query"], [items[place] for place in good])
-            except PromptError as error:
-                found["error"] = str(error)
-            else:
-                found["margins"] = _spread(margins, good, len(found["candidate_ids"]))
-        return found
+        if found["error"] is not None:
+            return found, []
+        return found, [items[place] for place, problem in enumerate(found["problems"]) if problem is None]
 
     def _block(self, positions: tuple[int, ...]) -> tuple[list[str], list[list[int]], list[str | None]]:
         """Ids, items and problems of candidates of the shared catalog; there are few such blocks, so they are kept."""
