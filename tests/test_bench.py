@@ -1,7 +1,10 @@
 """Benchmarks: every cell is whole, what is exact is shown to be, files are replaced whole and runs go on."""
 
 import json
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -414,3 +417,10 @@ def test_a_shape_that_is_none_is_said_and_not_measured_as_another():
     for written in ("170", "170x", "x8", "0x8", "170x8x2", "170 x 8"):
         with pytest.raises(SettingsError, match="as in 170x8"):
             Shape.parse(written)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_the_gpu_script_says_in_one_line_that_there_is_none():
+    script = Path(__file__).parent.parent / "benchmarks" / "gpu.py"
+    asked = subprocess.run([sys.executable, script, "any"], capture_output=True, text=True, check=False)
+    assert asked.returncode == 2 and asked.stderr.count("\n") == 1 and "no CUDA device" in asked.stderr
