@@ -19,6 +19,9 @@ WORKERS ?= 2
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no-compile -c constraints.txt
 
 export PYTHONUNBUFFERED := 1
+# What was not compiled while installing is kept once it was imported, whatever the shell says (images often forbid it):
+# else every process of a demo or a test compiles torch, transformers and dagster anew, ten seconds each time.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
