@@ -19,6 +19,9 @@ WORKERS ?= 2
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no-compile -c constraints.txt
 
 export PYTHONUNBUFFERED := 1
+# What was not compiled while installing is kept once it was imported, whatever the shell says (images often forbid it):
+# else every process of a demo or a test compiles torch, transformers and dagster anew, ten seconds each time.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -38,10 +41,11 @@ $(VENV)/.installed: constraints.txt pyproject.toml | $(BIN)/python
 	$(PIP) -e .
 	@touch $@
 
-# Same environment, with what the tests need on top.
-$(VENV)/.installed-dev: $(VENV)/.installed
+# The same with what the tests need: one installation, so that a fresh checkout is not resolved twice.
+$(VENV)/.installed-dev: constraints.txt pyproject.toml | $(BIN)/python
+	@echo "== installing the pinned packages and what the tests need into $(VENV) (about 2 minutes the first time)"
 	$(PIP) -e ".[dev]"
-	@touch $@
+	@touch $(VENV)/.installed $@
 
 venv: $(VENV)/.installed-dev
 
@@ -58,8 +62,9 @@ bench: $(VENV)/.installed
 	$(BIN)/semlabel bench throughput --config $(CONFIG) --out benchmarks/results $(if $(QUICK),--quick)
 	$(BIN)/semlabel bench order --config $(CONFIG) --out benchmarks/results $(if $(QUICK),--quick)
 
+# Neighbours stay on one worker, so that what a file's tests share is made once; the quicker worker takes from the other.
 test: venv
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
 test-slow: venv
 	$(BIN)/python demo/prepare.py --cache demo/cache

@@ -7,7 +7,7 @@ they work, and looks at no label of `test`.
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from assets.evaluation import judged_pairs
+from assets.evaluation import in_tenths, judged_pairs
 from resources.project import Step
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ def _computed(step: Step, warehouse: "Warehouse") -> "pd.DataFrame":
         split: with_texts(cross_product_labels(*tables, split, step.settings.sources.unlisted)) for split in _SPLITS
     }
     train = with_texts(warehouse.training_pairs())
-    fitted = fit_baselines(train, judged["calibrate"], seed=step.settings.training.seed)
+    sink = in_tenths(step.progress, step.log.info)
+    fitted = fit_baselines(train, judged["calibrate"], step.settings.training.seed, sink)
     pairs = pd.concat(judged.values(), ignore_index=True)
     scores = {name: found.scores(pairs["entity_text"], pairs["candidate_text"]) for name, found in fitted.items()}
     return pairs[_KEYS].assign(**scores)

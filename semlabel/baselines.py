@@ -9,12 +9,14 @@ span of the training texts, so it is found exactly in the coordinates of their G
 `_LANDMARKS` sampled texts and the leading `_RANK` directions, where there are more).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from semlabel.progress import Progress, ProgressSink, silent
 
 FloatArray = NDArray[np.float64]
 
@@ -53,8 +55,7 @@ class CosineBaseline:
 
     def scores(self, entity_texts: Sequence[str], candidate_texts: Sequence[str]) -> FloatArray:
         """See `Baseline.scores`."""
-        pairs = _Pairs.of(entity_texts, candidate_texts)
-        return pairs.at(_cosines(self.vectorizer, pairs))
+        return _Vectors.of(self.vectorizer, _Pairs.of(entity_texts, candidate_texts)).cosines
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,19 @@ class LogisticBaseline:
 
     def scores(self, entity_texts: Sequence[str], candidate_texts: Sequence[str]) -> FloatArray:
         """See `Baseline.scores`; the score is the log odds."""
-        pairs = _Pairs.of(entity_texts, candidate_texts)
-        entity = self.entity_space.coordinates(self.vectorizer.transform(pairs.entities))
-        candidate = self.candidate_space.coordinates(self.vectorizer.transform(pairs.candidates))
-        cosine = pairs.at(_cosines(self.vectorizer, pairs))
-        return pairs.at_product(entity @ self.weights, candidate) + _COSINE_SCALE * self.cosine_weight * cosine
+        return self.log_odds(_Vectors.of(self.vectorizer, _Pairs.of(entity_texts, candidate_texts)))
+
+    def log_odds(self, vectors: "_Vectors") -> FloatArray:
+        """(pairs,), from the vectors that `self.vectorizer` gives."""
+        entity = self.entity_space.coordinates(vectors.entities)
+        candidate = self.candidate_space.coordinates(vectors.candidates)
+        crossed = vectors.pairs.at_product(entity @ self.weights, candidate)
+        return crossed + _COSINE_SCALE * self.cosine_weight * vectors.cosines
 
 
-def fit_baselines(train_pairs: Any, calibrate_pairs: Any, seed: int = 7) -> dict[str, Baseline]:
+def fit_baselines(
+    train_pairs: Any, calibrate_pairs: Any, seed: int = 7, progress: ProgressSink = silent
+) -> dict[str, Baseline]:
     """Fit and tune both baselines: `tfidf_cosine` and `tfidf_logistic`.
 
     Both tables (mappings or DataFrames) have columns `entity_text`, `candidate_text` and `label`. Raises ValueError
@@ -87,12 +93,18 @@ def fit_baselines(train_pairs: Any, calibrate_pairs: Any, seed: int = 7) -> dict
     tune, tune_labels = _judged(calibrate_pairs, "calibrate")
     cosines: list[tuple[float, Baseline]] = []
     logistics: list[tuple[float, Baseline]] = []
+
+    def tried(found: list[tuple[float, Baseline]], baseline: Baseline, scores: FloatArray) -> None:
+        found.append((_average_precision(tune_labels, scores), baseline))
+        total = len(N_GRAMS) * (1 + len(PENALTIES))
+        progress(Progress("baselines", len(cosines) + len(logistics), total, "settings"))
+
     for name, options in N_GRAMS.items():
         vectorizer = _vectorizer(options, train)
-        cosine = CosineBaseline(vectorizer, {"n_grams": name})
-        cosines.append((_average_precision(tune_labels, cosine, tune), cosine))
-        for logistic in _fit_logistic(vectorizer, name, train, train_labels, seed):
-            logistics.append((_average_precision(tune_labels, logistic, tune), logistic))
+        learn, judge = _Vectors.of(vectorizer, train), _Vectors.of(vectorizer, tune)
+        tried(cosines, CosineBaseline(vectorizer, {"n_grams": name}), judge.cosines)
+        for logistic in _fit_logistic(vectorizer, name, learn, train_labels, seed):
+            tried(logistics, logistic, logistic.log_odds(judge))
     return {"tfidf_cosine": _best(cosines), "tfidf_logistic": _best(logistics)}
 
 
@@ -125,6 +137,23 @@ class _Pairs:
 
 
 @dataclass(frozen=True)
+class _Vectors:
+    """What one vectorizer makes of some pairs: computed once for every baseline on it, because it takes longest."""
+
+    pairs: _Pairs
+    entities: Any
+    candidates: Any
+    cosines: FloatArray
+
+    @classmethod
+    def of(cls, vectorizer: Any, pairs: _Pairs) -> "_Vectors":
+        """Vectors (distinct texts, terms) of either side, sparse; cosines (pairs,)."""
+        entities, candidates = vectorizer.transform(pairs.entities), vectorizer.transform(pairs.candidates)
+        # Rows of a TF-IDF matrix have length one.
+        return cls(pairs, entities, candidates, pairs.at((entities @ candidates.T).toarray()))
+
+
+@dataclass(frozen=True)
 class _Space:
     """Coordinates of texts in the span of landmark texts, with a constant 1 appended."""
 
@@ -148,28 +177,27 @@ class _Space:
 
 
 def _fit_logistic(
-    vectorizer: Any, name: str, train: _Pairs, labels: NDArray[np.bool_], seed: int
-) -> list[LogisticBaseline]:
+    vectorizer: Any, name: str, train: _Vectors, labels: NDArray[np.bool_], seed: int
+) -> Iterator[LogisticBaseline]:
     """One fit per C, each started from the one before."""
     from scipy.optimize import minimize
     from scipy.sparse import csr_array
 
-    entity_vectors, candidate_vectors = vectorizer.transform(train.entities), vectorizer.transform(train.candidates)
-    spaces = _Space.of(entity_vectors, seed), _Space.of(candidate_vectors, seed)
-    left, right = spaces[0].coordinates(entity_vectors), spaces[1].coordinates(candidate_vectors)
-    cosine, truth = _COSINE_SCALE * train.at(_cosines(vectorizer, train)), labels.astype(np.float64)
+    pairs, spaces = train.pairs, (_Space.of(train.entities, seed), _Space.of(train.candidates, seed))
+    left, right = spaces[0].coordinates(train.entities), spaces[1].coordinates(train.candidates)
+    cosine, truth = _COSINE_SCALE * train.cosines, labels.astype(np.float64)
     shape = (left.shape[1], right.shape[1])
 
     def objective(theta: FloatArray, penalty: float) -> tuple[float, FloatArray]:
         weights = theta[:-1].reshape(shape)
-        score = train.at_product(left @ weights, right) + theta[-1] * cosine
+        score = pairs.at_product(left @ weights, right) + theta[-1] * cosine
         error = 1.0 / (1.0 + np.exp(-np.clip(score, -500, 500))) - truth
-        cells = csr_array((error, (train.entity, train.candidate)), shape=(len(left), len(right)))
+        cells = csr_array((error, (pairs.entity, pairs.candidate)), shape=(len(left), len(right)))
         slope = left.T @ (cells @ right)
         loss = float(np.sum(np.logaddexp(0.0, score) - truth * score)) + penalty / 2.0 * float(theta @ theta)
         return loss, np.append(slope.ravel(), error @ cosine) + penalty * theta
 
-    theta, found = np.zeros(shape[0] * shape[1] + 1), []
+    theta = np.zeros(shape[0] * shape[1] + 1)
     for inverse in PENALTIES:
         step = minimize(
             objective, theta, args=(1.0 / inverse,), jac=True, method="L-BFGS-B", options={"maxiter": _MAX_STEPS}
@@ -177,19 +205,13 @@ def _fit_logistic(
         theta = step.x
         settings = {"n_grams": name, "C": inverse}
         weights = theta[:-1].reshape(shape).copy()
-        found.append(LogisticBaseline(vectorizer, *spaces, weights, float(theta[-1]), settings))
-    return found
+        yield LogisticBaseline(vectorizer, *spaces, weights, float(theta[-1]), settings)
 
 
 def _vectorizer(options: dict[str, Any], train: _Pairs) -> Any:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     return TfidfVectorizer(sublinear_tf=True, **options).fit(train.entities + train.candidates)
-
-
-def _cosines(vectorizer: Any, pairs: _Pairs) -> FloatArray:
-    """(distinct entities, distinct candidates); rows of a TF-IDF matrix have length one."""
-    return (vectorizer.transform(pairs.entities) @ vectorizer.transform(pairs.candidates).T).toarray()
 
 
 def _judged(table: Any, name: str) -> tuple[_Pairs, NDArray[np.bool_]]:
@@ -199,12 +221,10 @@ def _judged(table: Any, name: str) -> tuple[_Pairs, NDArray[np.bool_]]:
     return _Pairs.of(list(table["entity_text"]), list(table["candidate_text"])), labels
 
 
-def _average_precision(labels: NDArray[np.bool_], baseline: Baseline, pairs: _Pairs) -> float:
+def _average_precision(labels: NDArray[np.bool_], scores: FloatArray) -> float:
     from sklearn.metrics import average_precision_score
 
-    texts = np.asarray(pairs.entities, dtype=object)[pairs.entity]
-    candidates = np.asarray(pairs.candidates, dtype=object)[pairs.candidate]
-    return float(average_precision_score(labels, baseline.scores(list(texts), list(candidates))))
+    return float(average_precision_score(labels, scores))
 
 
 def _best(tried: list[tuple[float, Baseline]]) -> Baseline:

@@ -1,6 +1,8 @@
 """What holds for every test: no network, one thread, no wall-clock bound, the same examples every time."""
 
 import os
+import sys
+from base64 import b64decode
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
 
     from tests.pipeline_fixtures import TinyProject
 
+# Many tests start processes: where Python may not keep what it compiled, each of them compiles torch and dagster anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 settings.register_profile(
     "semlabel",
     deadline=None,
@@ -23,6 +29,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("semlabel")
+
+# 1 x 1 pixel
+DOT = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
 
 
 @pytest.fixture
@@ -51,8 +60,10 @@ def first_run(tmp_path_factory: pytest.TempPathFactory) -> "tuple[TinyProject, d
 
 
 @pytest.fixture
-def instance() -> "Iterator[dg.DagsterInstance]":
+def instance(monkeypatch: pytest.MonkeyPatch) -> "Iterator[dg.DagsterInstance]":
+    """A Dagster whose runs draw dots for plots: a third of a night is drawing, and `first_run` has drawn every plot."""
     import dagster as dg
 
+    monkeypatch.setattr("semlabel.report._png", lambda *figure, **options: DOT)
     with dg.DagsterInstance.ephemeral() as fresh:
         yield fresh

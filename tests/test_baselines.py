@@ -58,7 +58,8 @@ def test_the_fit_equals_logistic_regression_on_the_written_out_cross_features():
     table = pairs(25)
     train, labels = baselines._judged(table, "training")
     vectorizer = baselines._vectorizer(baselines.N_GRAMS["words"], train)
-    ours = baselines._fit_logistic(vectorizer, "words", train, labels, seed=7)[-1]
+    vectors = baselines._Vectors.of(vectorizer, train)
+    *_, ours = baselines._fit_logistic(vectorizer, "words", vectors, labels, seed=7)
 
     def written_out(texts, candidates):
         left = np.column_stack([vectorizer.transform(texts).toarray(), np.ones(len(texts))])
@@ -120,3 +121,21 @@ def test_tables_that_cannot_be_learned_from_are_refused():
         fit_baselines(table, table | {"label": [True] * len(table["label"])})
     with pytest.raises(ValueError, match="2 entity texts but 1 candidate"):
         fit_baselines(table, table)["tfidf_cosine"].scores(["a", "b"], ["c"])
+
+
+def test_every_text_is_turned_into_a_vector_once_per_vectorizer_however_many_settings_are_tried(monkeypatch):
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    transformed = []
+    original = TfidfVectorizer.transform
+    monkeypatch.setattr(TfidfVectorizer, "transform", lambda self, x: transformed.append(len(x)) or original(self, x))
+    train, calibrate = pairs(30), pairs(15, seed=1)
+    fit_baselines(train, calibrate)
+    once = [len(set(table[side])) for table in (train, calibrate) for side in ("entity_text", "candidate_text")]
+    assert transformed == once * len(baselines.N_GRAMS)
+
+
+def test_it_is_told_how_far_the_fits_are():
+    told = []
+    fit_baselines(pairs(30), pairs(15, seed=1), progress=told.append)
+    assert [(step.done, step.total, step.unit) for step in told] == [(n, 6, "settings") for n in range(1, 7)]
