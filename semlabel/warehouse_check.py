@@ -10,6 +10,7 @@ from semlabel.errors import WarehouseError
 if TYPE_CHECKING:
     from semlabel.warehouse import Warehouse
 
+_REMEDY = "move the file away and run again: it is made anew from the sources"
 # What would be wrong, and the query that counts it.
 _FAULTS: tuple[tuple[str, str], ...] = (
     ("texts stand twice", "SELECT count(*) - count(DISTINCT text_key) FROM texts"),
@@ -43,6 +44,21 @@ def check_warehouse(warehouse: "Warehouse") -> str:
 
     Raises WarehouseError naming what is damaged or does not fit.
     """
+    import duckdb
+
+    try:
+        rows, tables, found = _looked_at(warehouse)
+    except duckdb.Error as error:  # every statement is a fixed one, so it is the file that is wrong
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise WarehouseError(f"{warehouse.path}: it is damaged ({reason}); {_REMEDY}") from error
+    wrong = [f"{count:,} {what}" for what, count in found if count]
+    if wrong:
+        raise WarehouseError(f"{warehouse.path}: {'; '.join(wrong)}; {_REMEDY}")
+    return f"{rows:,} rows in {tables} tables, all readable and fitting together"
+
+
+def _looked_at(warehouse: "Warehouse") -> tuple[int, int, list[tuple[str, int]]]:
+    """How many rows in how many tables were read, and how often each fault was found."""
     tables = [
         name for (name,) in warehouse.rows("SELECT table_name FROM duckdb_tables() WHERE NOT temporary ORDER BY 1")
     ]
@@ -51,10 +67,4 @@ def check_warehouse(warehouse: "Warehouse") -> str:
         # The sum of the hashes needs every value, and a block of the file that is damaged fails its checksum.
         count, _ = warehouse.rows(f'SELECT count(*), sum(hash(t)) FROM "{name}" t')[0]
         rows += count
-    found = [(what, warehouse.rows(query)[0][0]) for what, query in _FAULTS]
-    wrong = [f"{count:,} {what}" for what, count in found if count]
-    if wrong:
-        raise WarehouseError(
-            f"{warehouse.path}: {'; '.join(wrong)}; move the file away and run again: it is made anew from the sources"
-        )
-    return f"{rows:,} rows in {len(tables)} tables, all readable and fitting together"
+    return rows, len(tables), [(what, warehouse.rows(query)[0][0]) for what, query in _FAULTS]

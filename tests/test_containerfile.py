@@ -75,9 +75,9 @@ def test_what_is_installed_are_extras_and_what_runs_are_commands_that_exist(capf
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (extras,) = re.findall(r'"/build\[([a-z,-]+)\]"', "\n".join(given("RUN")))
     assert set(extras.split(",")) <= set(project["optional-dependencies"])
-    (entry,), (arguments,) = map(json.loads, given("ENTRYPOINT")), map(json.loads, given("CMD"))
+    (entry,) = json.loads(given("ENTRYPOINT")[0])
+    command, *options = json.loads(given("CMD")[0])
     assert entry in project["scripts"]
-    command, *options = arguments
     assert run_command([command, "--help"]) == 0
     shown = capfd.readouterr().out
     for option in options:

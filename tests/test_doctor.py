@@ -2,12 +2,15 @@
 
 import json
 import shutil
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from semlabel.cli import run_command
+from semlabel.erase_warehouse import erase_entity
 from semlabel.errors import WarehouseError
 from semlabel.labeler_files import switch_current
+from semlabel.retention import purge
 from semlabel.warehouse import Warehouse
 from semlabel.warehouse_check import check_warehouse
 from tests.cli_settings import smallest
@@ -87,6 +90,20 @@ def stored(tmp_path_factory):
 def test_a_whole_warehouse_is_said_to_be_whole(stored):
     with Warehouse.open(stored, read_only=True) as warehouse:
         assert "all readable and fitting together" in check_warehouse(warehouse)
+
+
+def test_what_edits_a_purge_and_an_erasure_leave_behind_fits_together(tmp_path):
+    project = Project(tmp_path / "project", scored=True)
+    try:
+        project.put({"e1": "alpha", "e2": "another beta"}, {"c0": "candidate 0", "c9": "candidate 9"})
+        project.refresh()
+        purge(project.warehouse, timedelta(days=1), datetime.now(UTC))
+        purged = purge(project.warehouse, timedelta(days=1), datetime.now(UTC) + timedelta(days=9))
+        assert purged.texts > 0
+        erase_entity(project.warehouse, "e2")
+        assert "all readable and fitting together" in check_warehouse(project.warehouse)
+    finally:
+        project.close()
 
 
 @pytest.mark.parametrize(("sql", "said"), DAMAGES)
