@@ -5,7 +5,6 @@ by row, a sample of at most 100,000. Knows the tables' columns. Knows nothing of
 gates'. An expectation that raises is a broken rule, and no table is good because it is empty: gates ask for rows.
 """
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -234,7 +233,6 @@ def _unmet(
 def _validate(
     name: str, frame: "pd.DataFrame", suite: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> "ExpectationSuiteValidationResult":
-    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     import great_expectations as gx
 
     context = gx.get_context(mode="ephemeral")

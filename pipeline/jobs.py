@@ -7,29 +7,37 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from resources.project import asset_key
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 TRAINING = ("training_pairs", "checkpoint", "threshold")
 _SOURCES = ("entities", "catalog", "reference_labels")
 
 
-def nightly_labeling() -> "UnresolvedAssetJobDefinition":
+def nightly_labeling(labeler: str = "") -> "UnresolvedAssetJobDefinition":
     """Everything but training. The training gates stay in: their stored verdicts are replayed, and red ones block."""
     everything = dg.AssetSelection.all() | dg.AssetSelection.all_asset_checks()
     return dg.define_asset_job(
         "nightly_labeling",
-        selection=everything - dg.AssetSelection.assets(*TRAINING).without_checks(),
+        selection=everything - _assets(labeler, TRAINING).without_checks(),
         description="Read the sources, label what changed with the promoted labeler, publish when every gate passed.",
         executor_def=dg.in_process_executor,
     )
 
 
-def train_labeler() -> "UnresolvedAssetJobDefinition":
+def train_labeler(labeler: str = "") -> "UnresolvedAssetJobDefinition":
     """A new labeler up to its threshold; it labels nothing until it is promoted."""
     return dg.define_asset_job(
         "train_labeler",
-        selection=dg.AssetSelection.assets(*_SOURCES, *TRAINING),
+        selection=_assets(labeler, (*_SOURCES, *TRAINING)),
         description="Train, calibrate and certify a labeler. `semlabel promote` puts it into use.",
         executor_def=dg.in_process_executor,
     )
+
+
+def _assets(labeler: str, names: "Sequence[str]") -> dg.AssetSelection:
+    return dg.AssetSelection.assets(*(asset_key(labeler, name) for name in names))

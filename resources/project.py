@@ -28,6 +28,11 @@ LIMIT_TAG = "semlabel/entities_limit"
 PAIRS_TAG = "semlabel/max_pairs"
 
 
+def asset_key(labeler: str, name: str) -> dg.AssetKey:
+    """The key of an asset: its name, below that of the labeler where several share one deployment."""
+    return dg.AssetKey([labeler, name] if labeler else [name])
+
+
 @dataclass(frozen=True)
 class Step:
     """A step of run `run_id`; `assets` are the names of the assets that this run makes."""
@@ -93,7 +98,8 @@ class Step:
         """What the latest materialization of an asset said of itself. Raises GateBlocked before the first one."""
         from semlabel.errors import GateBlocked
 
-        event = self.instance.get_latest_materialization_event(dg.AssetKey(asset))
+        key = asset_key(self.settings.environment.labeler, asset)
+        event = self.instance.get_latest_materialization_event(key)
         materialization = event.asset_materialization if event else None
         if materialization is None:
             raise GateBlocked(f"{asset} was never materialized here; run it first")
@@ -137,13 +143,16 @@ class ProjectResource(dg.ConfigurableResource):
 
     def step(self, context: Any) -> Step:
         """The running step of an asset or a check; its run is noted in `ops.sqlite`."""
+        from semlabel.privacy import keep_fonts
+
         operations = self.operations.get()
+        keep_fonts(self.settings.get().paths.temporary)
         run = context.run
         operations.start_run(run.run_id, run.job_name)
         made = context.job_def.asset_layer.executable_asset_keys
         return Step(
             run_id=run.run_id,
-            assets=frozenset(key.to_user_string() for key in made),
+            assets=frozenset(key.path[-1] for key in made),
             tags=dict(run.tags),
             log=context.log,
             instance=context.instance,

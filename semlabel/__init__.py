@@ -3,7 +3,10 @@
 Importing the package is cheap: torch and transformers are imported when `Labeler` or `Scorer` is first touched.
 """
 
+import os
 from typing import TYPE_CHECKING, Any
+
+from semlabel.privacy import switch_off_telemetry
 
 if TYPE_CHECKING:
     from semlabel.labeler import Labeler
@@ -11,6 +14,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["Labeler", "Scorer", "__version__"]
+
+switch_off_telemetry(os.environ)
 
 
 def __getattr__(name: str) -> Any:

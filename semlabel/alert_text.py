@@ -36,7 +36,7 @@ def alert_text(row: Mapping[str, Any], settings: "Settings", *, interrupted: boo
     `interrupted`: a sender died while it sent this row, so the channel may have it already.
     """
     gate, asset = plain(row["gate"], _MOST_IN_NAME), plain(row["asset"], _MOST_IN_NAME)
-    environment = plain(settings.environment.name, _MOST_IN_NAME)
+    environment = plain(settings.environment.title, _MOST_IN_NAME)
     title = f"semlabel {environment}: {gate} {_happened(row)}".replace(" :", ":")
     lines = [
         plain(row["message"], MOST_IN_SENTENCE),

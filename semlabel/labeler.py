@@ -7,7 +7,7 @@ promoted stands in `labeler_files`, what it says of itself in `manifest`.
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,8 @@ from semlabel.prompt import Prompt
 from semlabel.versions import SCORING_CODE_VERSION
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from semlabel.scorer import Scorer
 
 __all__ = [
@@ -145,6 +147,28 @@ class Labeler:
         from semlabel.calibration import Platt
 
         return Platt(calibration.platt_a, calibration.platt_b).probability(np.asarray(margins, dtype=np.float64))
+
+    def score_frame(self, entities: Any, catalog: Any) -> "pd.DataFrame":
+        """Every entity with every candidate, one row a pair: entity_id, candidate_id, margin, probability, label,
+        truncated.
+
+        `entities` has columns entity_id and text, `catalog` candidate_id and text: data frames, or anything else that
+        gives a column by its name. Needs pandas. Raises SourceError naming the rows that cannot be used.
+        """
+        from semlabel.frames import score_frame
+
+        return score_frame(self, entities, catalog)
+
+    def label_frame(self, entities: Any, catalog: Any) -> "pd.DataFrame":
+        """As `score_frame`, with a decision for every pair. Raises LabelerError while uncertified."""
+        from semlabel.frames import label_frame
+
+        return label_frame(self, entities, catalog)
+
+    def _repr_html_(self) -> str:
+        from semlabel.labeler_card import card
+
+        return card(self.manifest)
 
     def __repr__(self) -> str:
         threshold = "uncertified" if self.threshold is None else f"threshold={self.threshold:.4g}"

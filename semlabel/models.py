@@ -22,6 +22,9 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _NATIVE_BF16_FLAGS = {"avx512_bf16", "amx_bf16"}
 _ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
 _LENGTH_DEPENDENT_ROPE = {"dynamic", "longrope"}
+TRAINING = "training"
+"""As a method: rounds are packed as for `mis`, and no slower method can take their place."""
+_PACKING = ("mis", TRAINING)
 _RANDOM = re.compile(r"dropout|_pdrop$|^layerdrop$|jitter")
 
 
@@ -63,8 +66,8 @@ def _native_bf16(device: str) -> bool:
 def refusal(config: PretrainedConfig, method: str = "mis") -> str | None:
     """Why a model of this config cannot be scored exactly with `method`, and what can serve it; None when it can.
 
-    Reads the config alone, so it costs nothing; what a config does not tell is left to `module_refusal` and to the
-    scorer's self-check.
+    `method` may also be TRAINING. Reads the config alone, so it costs nothing; what a config does not tell is left to
+    `module_refusal` and to the scorer's self-check.
     """
     text = config.get_text_config()
     model_class = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(text), None)
@@ -77,10 +80,10 @@ def refusal(config: PretrainedConfig, method: str = "mis") -> str | None:
     if method != "independent":
         if layers or getattr(model_class, "_is_stateful", False):
             kinds = ", ".join(layers) or "recurrent"
-            return f'{text.model_type} has {kinds} layers; use method = "independent"'
+            return f"{text.model_type} has {kinds} layers; {_instead(method, 'independent')}"
         if rope:
-            return f'{text.model_type} has length-dependent RoPE ({rope[0]}); use method = "independent"'
-    if method == "mis":
+            return f"{text.model_type} has length-dependent RoPE ({rope[0]}); {_instead(method, 'independent')}"
+    if method in _PACKING:
         reason = None
         if not getattr(model_class, "_supports_attention_backend", False):
             reason = "computes attention by itself, so that it cannot be masked"
@@ -89,8 +92,15 @@ def refusal(config: PretrainedConfig, method: str = "mis") -> str | None:
         elif getattr(text, "alibi", False):
             reason = "has ALiBi position biases"
         if reason:
-            return f'{text.model_type} {reason}; use method = "prefix_cache"'
+            return f"{text.model_type} {reason}; {_instead(method, 'prefix_cache')}"
     return None
+
+
+def _instead(method: str, slower: str) -> str:
+    """What to do about a model that `method` cannot serve and `slower` can."""
+    if method == TRAINING:
+        return "training packs rounds whatever [scoring] method says, so name another [model] base"
+    return f'use method = "{slower}"'
 
 
 def _layer_types(config: PretrainedConfig) -> list[str]:
@@ -116,9 +126,9 @@ def module_refusal(model: PreTrainedModel, method: str = "mis") -> str | None:
     kind = model.config.get_text_config().model_type
     for module in model.modules():
         if isinstance(module, torch.nn.Conv1d) and method != "independent":
-            return f'{kind} has convolution layers; use method = "independent"'
-    if method == "mis" and any("sink" in name.rsplit(".", 1)[-1] for name, _ in model.named_parameters()):
-        return f'{kind} has attention sinks; use method = "prefix_cache"'
+            return f"{kind} has convolution layers; {_instead(method, 'independent')}"
+    if method in _PACKING and any("sink" in name.rsplit(".", 1)[-1] for name, _ in model.named_parameters()):
+        return f"{kind} has attention sinks; {_instead(method, 'prefix_cache')}"
     return refusal(model.config, method)
 
 
@@ -164,18 +174,21 @@ def using_attention(model: PreTrainedModel, attention: str) -> Iterator[None]:
             model.set_attn_implementation(before)
 
 
-def load_model(path: str | Path, precision: str, device: str, attention: str = "stock") -> PreTrainedModel:
+def load_model(
+    path: str | Path, precision: str, device: str, attention: str = "stock", method: str = "mis"
+) -> PreTrainedModel:
     """A causal model in eval mode from a directory (or hub name) of safetensors; no code from it is ever run.
 
     `precision` is auto, fp32 or bf16; `device` is auto, cpu or cuda; `attention` is `stock`, or one of
-    `semlabel.attention`'s names. Raises ModelRefused when that attention cannot serve the model, LabelerError when
-    the files are missing, or do not hold every weight (a head that was never loaded gives plausible margins).
+    `semlabel.attention`'s names, then for `method` (mis or TRAINING). Raises ModelRefused when that attention cannot
+    serve the model, LabelerError when the files are missing, or do not hold every weight (a head that was never loaded
+    gives plausible margins).
     """
     device = resolve_device(device)
     dtype = DTYPES[resolve_precision(precision, device)]
-    config = _read_config(path)
+    config = read_config(path)
     packed = attention in (SPLIT, MASKED)
-    if problem := refusal(config, "mis" if packed else "independent"):
+    if problem := refusal(config, method if packed else "independent"):
         raise ModelRefused(problem)
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -192,12 +205,13 @@ def load_model(path: str | Path, precision: str, device: str, attention: str = "
     model, report = loaded
     if lost := sorted([*report["missing_keys"], *(str(key) for key in report["mismatched_keys"])]):
         raise LabelerError(f"{path}: {len(lost)} weights are missing or misshapen, {lost[0]} first; fetch it again")
-    if packed and (problem := module_refusal(model)):
+    if packed and (problem := module_refusal(model, method)):
         raise ModelRefused(problem)
     return model.to(device).eval()
 
 
-def _read_config(path: str | Path) -> PretrainedConfig:
+def read_config(path: str | Path) -> PretrainedConfig:
+    """A model's configuration. Raises LabelerError where there is none to be read."""
     try:
         return AutoConfig.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError) as error:

@@ -73,7 +73,7 @@ def try_channels(
     operations: "Operations | None", settings: "Settings", env: Mapping[str, str]
 ) -> dict[str, str | None]:
     """Send a test message to every channel: {target: None, or why it failed}. The dead-man address is not pinged."""
-    name = f" {settings.environment.name}" if settings.environment.name else ""
+    name = f" {settings.environment.title}" if settings.environment.title else ""
     found = {}
     for target in settings.alerts.channels:
         body = "A test of this channel: alerts of gates arrive like this one. There is nothing to do."

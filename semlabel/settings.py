@@ -33,6 +33,7 @@ Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 InnerShare = Annotated[float, Field(gt=0, lt=1)]
 NotNegative = Annotated[float, Field(ge=0)]
+_DAGSTER_HOME = "dagster"
 NonEmpty = Annotated[str, Field(min_length=1)]
 # Where links start. They are sent to people, so no user and no password may stand in them.
 WebAddress = Annotated[str, Field(pattern=r"^https?://[^@\s]+$")]
@@ -334,11 +335,28 @@ class Serving(Section):
 
 
 class Environment(Section):
-    """`name` keeps dev, staging and prod apart below `dir`; `lease_wait_seconds` bounds the wait for another run."""
+    """`name` keeps dev, staging and prod apart below `dir`; `lease_wait_seconds` bounds the wait for another run.
+
+    `labeler` keeps the labelers of one deployment apart, each with a settings file of its own: state and publications
+    lie in a folder of that name, assets are called LABELER/entities and so on. They share one Dagster home.
+    """
 
     name: Annotated[str, Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.-]*)?$")] = ""
+    labeler: Annotated[str, Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_-]*)?$")] = ""
     dir: NonEmpty = "run"
     lease_wait_seconds: NotNegative = 60.0
+
+    @field_validator("labeler")
+    @classmethod
+    def _leaves_dagster_alone(cls, labeler: str) -> str:
+        if labeler.casefold() == _DAGSTER_HOME:
+            raise ValueError(f'is "{labeler}", the folder of Dagster\'s history; choose another name')
+        return labeler
+
+    @property
+    def title(self) -> str:
+        """What tells this project from others in an alert: the labeler and the environment, as far as they are set."""
+        return " ".join(part for part in (self.labeler, self.name) if part)
 
 
 class Schedule(Section):
@@ -491,12 +509,13 @@ class Settings(Section):
 
     @property
     def paths(self) -> Paths:
-        """Where the state lies: `root/environment.dir`, below it `environment.name` when one is given.
+        """Where the state lies: `root/environment.dir`, below it `environment.name` and `labeler` when they are given.
 
-        Configured folders get the environment's name too, so that dev never publishes over prod.
+        Configured folders get both names too, so that dev never publishes over prod.
         """
-        name = self.environment.name
-        state = self.root / Path(self.environment.dir).expanduser() / name
+        name = Path(self.environment.name) / self.environment.labeler
+        shared = self.root / Path(self.environment.dir).expanduser() / self.environment.name
+        state = shared / self.environment.labeler
         elsewhere = {"published": self.publish.dir, "spool": self.serving.spool_dir}
         published, spool = (
             state / kind if given is None else self.root / Path(given).expanduser() / name
@@ -511,7 +530,7 @@ class Settings(Section):
             published=published,
             preview=state / "preview",
             reports=state / "reports",
-            dagster_home=state / "dagster",
+            dagster_home=shared / _DAGSTER_HOME,
             lock=state / "warehouse.lock",
             temporary=state / "temporary",
             spool=spool,

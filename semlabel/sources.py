@@ -205,7 +205,7 @@ def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise SourceError(f"{path}: no such file") from None
+        raise SourceError(f"{path}: no such file; mend its path in [sources] or on the command line") from None
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error.strerror}") from None
 

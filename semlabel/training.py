@@ -25,7 +25,7 @@ from semlabel.errors import LabelerError, ModelRefused, SourceError
 from semlabel.heap import keep_freed_memory
 from semlabel.label_trainer import LabelTrainer, StepTrainer, collate
 from semlabel.manifest import base_identity
-from semlabel.models import enable_training_safety, load_model, resolve_device, resolve_precision
+from semlabel.models import TRAINING, enable_training_safety, load_model, resolve_device, resolve_precision
 from semlabel.progress import Progress, ProgressSink, silent
 from semlabel.prompt import Prompt, load_tokenizer
 from semlabel.training_data import TrainingRound, rounds_digest, rounds_from_pairs, training_spec
@@ -219,7 +219,7 @@ def trainable_model(
     Raises ModelRefused when anything in it is random while training: one dropout mask over a packed round is not the
     masks its single prompts would get.
     """
-    model: PreTrainedModel | PeftModel = load_model(base_path, "fp32", device, attention)
+    model: PreTrainedModel | PeftModel = load_model(base_path, "fp32", device, attention, TRAINING)
     _refuse_dropout(base_path, model)
     if settings.method == "lora":
         from peft import LoraConfig, get_peft_model

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 0.1
 # Spilling may take most of the free disk, but never all of it: a full disk would stop other programs too.
 _SPILL_SHARE = 0.8
+_DAMAGED = "Corrupt database|checksum|eserializ"
+_OF_THE_FILE = f"No space left|Could not write|WAL|{_DAMAGED}"
 
 
 def connect(path: Path, read_only: bool, wait_seconds: float) -> "duckdb.DuckDBPyConnection":
@@ -86,7 +88,7 @@ def translated(path: Path, memory_limit: str) -> Iterator[None]:
         ) from error
     except duckdb.Error as error:
         # A full disk or a damaged log comes as whatever the failing step was: a commit, a checkpoint, a replay.
-        if not isinstance(error, _surroundings()) and not re.search("No space left|Could not write|WAL", str(error)):
+        if not isinstance(error, _surroundings()) and not re.search(_OF_THE_FILE, str(error)):
             raise
         raise WarehouseError(f"{path}: {_advice(path, str(error))}") from error
 
@@ -111,6 +113,8 @@ def _advice(path: Path, message: str) -> str:
             f"its write-ahead log is damaged ({first}): move {path.name}.wal away to go back to the last checkpoint; "
             "what is missing then is scored again"
         )
+    if re.search(_DAMAGED, message):
+        return f"it is damaged ({first}): move it away and run again; it is made anew from the sources"
     if "Permission denied" in message or "read-only" in message.lower():
         return f"it cannot be written ({first}): make the file and its folder writable"
     if "not a valid DuckDB database" in message or "version number" in message.lower():

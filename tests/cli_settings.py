@@ -2,7 +2,7 @@
 
 
 def smallest(template: str = "{entity} {candidate}") -> str:
-    """A `pipeline.toml` with tables and a model beside it that need not exist."""
+    """A `pipeline.toml` with tables beside it and a model of the hub; none of them need exist."""
     return f"""
 [sources]
 entities = "entities.csv"
@@ -10,7 +10,7 @@ catalog = "catalog.csv"
 references = "references.csv"
 
 [model]
-base = "./model"
+base = "nobody/model"
 
 [prompt]
 template = "{template}"

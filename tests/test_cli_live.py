@@ -13,7 +13,7 @@ from semlabel.estimate import Speed
 from semlabel.settings import load_settings
 from tests.cli_settings import smallest
 
-SETTINGS = smallest()
+SETTINGS = smallest().replace("nobody/model", "./model")
 
 
 def test_progress_says_how_far_how_fast_and_how_long():
@@ -114,6 +114,15 @@ def test_output_of_children_and_of_c_code_goes_to_the_log(tmp_path, capfd):
     assert sorted((tmp_path / "logs" / "run.log").read_text().splitlines()) == ["from a child", "from python"]
     print("back again")
     assert capfd.readouterr().out == "back again\n"
+
+
+def test_the_log_has_its_folder_where_stderr_is_no_file(tmp_path, monkeypatch):
+    import io
+    import sys
+
+    monkeypatch.setattr(sys, "stderr", io.StringIO())  # as in a notebook
+    with quiet(tmp_path / "logs" / "run.log"):
+        assert (tmp_path / "logs").is_dir()
 
 
 @pytest.fixture

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.watched import Watched
 from tools.docs_reference import cli_markdown, python_markdown, settings_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 START = ROOT / "docs" / "start.md"
+PYTHON_PAGE = ROOT / "docs" / "reference" / "python.md"
+PYTHON = r"```python\n(.*?)```"
 # A random model learns the sample by heart or not at all; what is tested is that every command works.
 TINY = {
     "SEMLABEL__MODEL__PRECISION": "fp32",
@@ -83,6 +86,50 @@ def test_the_first_page_names_commands_that_exist():
             assert word in names, (page, word)
 
 
+def written_commands():
+    """Every `semlabel ...` that stands in a code block or between backticks of any page, with its page."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "semlabel/templates").glob("*.md")]
+    for page in sorted(pages):
+        inside = False
+        for line in page.read_text().replace("\\\n", " ").splitlines():
+            if line.lstrip().startswith("```"):
+                inside = not inside
+                continue
+            spans = [line.strip()] if inside else re.findall(r"`([^`]+)`", line)
+            for span in spans:
+                found = re.match(r"(?:\$ |ExecStart=)?(?:\S*/)?semlabel ((?:[a-z]|-).*)", span)
+                if found:
+                    yield page, re.split(r"\s{3,}|\s#\s", found[1])[0]
+
+
+def test_every_command_and_option_that_is_written_down_exists():
+    from typer.main import get_command
+
+    from semlabel.cli import build_app
+
+    commands = {}
+
+    def walk(name, command):
+        commands[name] = {
+            option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
+        }
+        for below, inner in getattr(command, "commands", {}).items():
+            walk(f"{name} {below}".strip(), inner)
+
+    walk("", get_command(build_app()))
+    seen = 0
+    for page, line in written_commands():
+        words = shlex.split(line)
+        name = " ".join(words[:2]) if " ".join(words[:2]) in commands else words[0]
+        assert name in commands, (page, line)
+        for word in words:
+            option = word.partition("=")[0]
+            if option.startswith("--"):
+                assert option in commands[name] | {"--help"}, (page, line)
+        seen += 1
+    assert seen > 60
+
+
 # One process for all commands: what Python and Dagster import is the same for each of them.
 COMMANDS = """
 import os, shlex, sys
@@ -99,35 +146,43 @@ for line in sys.stdin.read().splitlines():
 """
 
 
-def process(folder, command, typed="", **more):
-    """What a process says that must end well; only `more` of its environment concerns semlabel."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("SEMLABEL_CONFIG", "DAGSTER_HOME")}
-    variables = kept | {"PYTHONPATH": str(ROOT)} | more
+def process(folder, command, variables, typed=""):
+    """What must end well."""
     ran = subprocess.run(command, input=typed, cwd=folder, env=variables, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
 
 
 def first_page(folder):
-    """The lines that are typed but for `pip install`, and a random model in the base model's place."""
+    """The lines that are typed but for `pip install`, a random model in the base model's place, and who watches."""
     from tests.tiny import save_tiny
 
     typed = [line for line in commands(START) if not line.startswith("pip ")]
     assert typed[0] == "semlabel init my-labels"
     assert len(typed) == len(commands(START)) - 1
-    return typed, TINY | {"SEMLABEL__MODEL__BASE": str(save_tiny(folder / "base"))}
+    watched = Watched(folder / "watched")
+    variables = watched.environment(PYTHONPATH=str(ROOT), HF_HUB_OFFLINE="0")
+    return typed, watched, variables | TINY | {"SEMLABEL__MODEL__BASE": str(save_tiny(folder / "base"))}
+
+
+def left_nothing(folder, watched):
+    assert (folder / "my-labels" / "labels.parquet").is_file()
+    assert watched.asked == [], "an address outside this machine was asked for"
+    assert watched.left == [], "files were left outside the project"
+    assert {path.name for path in folder.iterdir()} == {"base", "my-labels", "watched"}
 
 
 def test_the_first_page_runs_as_it_stands(tmp_path):
-    typed, settings = first_page(tmp_path)
-    process(tmp_path, [sys.executable, "-c", COMMANDS], "\n".join(typed), **settings)
-    assert (tmp_path / "my-labels" / "labels.parquet").is_file()
-    python = re.search(r"```python\n(.*?)```", START.read_text(), re.S)
-    process(tmp_path / "my-labels", [sys.executable, "-c", python[1]])
+    typed, watched, variables = first_page(tmp_path)
+    process(tmp_path, [sys.executable, "-c", COMMANDS], variables, "\n".join(typed))
+    blocks = [*re.findall(PYTHON, START.read_text(), re.S), *re.findall(PYTHON, PYTHON_PAGE.read_text(), re.S)]
+    assert len(blocks) == 3
+    process(tmp_path / "my-labels", [sys.executable, "-c", "\n".join(blocks)], variables)
+    left_nothing(tmp_path, watched)
 
 
 @pytest.mark.slow  # every command is a process of its own, as people have it
 def test_the_first_page_can_be_typed_into_one_shell(tmp_path):
-    typed, settings = first_page(tmp_path)
+    typed, watched, variables = first_page(tmp_path)
     script = [f'semlabel() {{ {shlex.quote(sys.executable)} -m semlabel "$@"; }}', "set -e", *typed]
-    process(tmp_path, ["bash", "-c", "\n".join(script)], **settings)
-    assert (tmp_path / "my-labels" / "labels.parquet").is_file()
+    process(tmp_path, ["bash", "-c", "\n".join(script)], variables)
+    left_nothing(tmp_path, watched)

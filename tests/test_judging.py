@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binomtest
 
 from semlabel.digests import text_id
-from semlabel.errors import LeaseHeld, SettingsError, SourceError
+from semlabel.errors import LeaseHeld, SemlabelError, SettingsError, SourceError
 from semlabel.judging import random_sample
 from semlabel.judging.active_sample import THIN, pick
 from semlabel.judging.files import FORMATS, read_judged, write_export
@@ -400,6 +400,8 @@ def test_random_pairs_come_with_their_exact_probability_and_know_no_labels(world
     assert [row.entity_text for row in rows] == [ENTITIES[row.entity_id] for row in rows]
     both = sample_random(world.settings, world.operations, 100, ["certify", "train"])
     assert len(both) == 40 and {row.inclusion_probability for row in both} == {1.0}
+    with pytest.raises(SemlabelError, match="no entity is in calibrate yet: one gets its split when a reference"):
+        sample_random(world.settings, world.operations, 5, ["calibrate"])
 
 
 def test_every_row_that_comes_back_is_imported_or_refused_with_its_reason(world):

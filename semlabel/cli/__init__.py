@@ -28,6 +28,7 @@ from semlabel.cli import (
     teacher,
     ui,
 )
+from semlabel.cli.common import plain_streams
 from semlabel.errors import GateBlocked, SemlabelError
 
 _EPILOG = """\b
@@ -99,6 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run_command(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors a user can mend are printed as one line."""
+    plain_streams()
     try:
         code = build_app()(
             args=list(arguments) if arguments is not None else None, prog_name="semlabel", standalone_mode=False

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semlabel.cli.common import DEFAULT_CONFIG, ConfigOption, JsonOption, project, show, show_json
+from semlabel.cli.common import DEFAULT_CONFIG, ConfigOption, JsonOption, project, refuse_missing_base, show, show_json
 from semlabel.cli.text import number, size, table
-from semlabel.errors import GateBlocked
+from semlabel.errors import GateBlocked, ModelRefused
 
 if TYPE_CHECKING:
     from semlabel.cli.cost import Inventory
@@ -46,6 +46,9 @@ def check(
     code = find_workspace(settings, workspace)
     inventory = Inventory.read(settings)
     training = promoted_path(settings.paths.labelers) is None
+    if training:
+        refuse_missing_base(settings)
+        _refuse_unfit(settings)
     counted = inventory.cost(None, training=training, entities_limit=entities_limit)
     needs_time = counted.parameters is not None and counted.seconds != 0
     result = (
@@ -63,6 +66,21 @@ def check(
     if over:
         limit = settings.sources.max_refused_fraction
         raise GateBlocked(f"{', '.join(over)}: more than {limit:.1%} of the rows would be refused; mend the source")
+
+
+def _refuse_unfit(settings: "Settings") -> None:
+    """Raise ModelRefused or PromptError for what training would refuse, as far as the base model is on this disk."""
+    base = Path(settings.model.base)
+    if (base / "config.json").is_file():
+        from semlabel.models import TRAINING, read_config, refusal
+
+        problem = refusal(read_config(base), TRAINING)
+        if problem is not None:
+            raise ModelRefused(f"{base}: {problem}")
+    if (base / "tokenizer.json").is_file():
+        from semlabel.prompt import Prompt, PromptSpec, load_tokenizer
+
+        Prompt(PromptSpec.from_settings(settings.prompt), load_tokenizer(base))
 
 
 def _document(

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from semlabel.settings import Settings
 
 WORKSPACE_FILE = "workspace.yaml"
+SEVERAL = "pipeline.labelers"
+"""The module whose attributes are the labelers of one deployment."""
 _DAGSTER_FILE = "dagster.yaml"
 
 
@@ -55,19 +57,20 @@ def find_workspace(settings: "Settings", named: Path | None) -> Path:
     raise SettingsError(f"no {WORKSPACE_FILE} in {settings.root} or a folder above it; name one with --workspace")
 
 
-def read_workspace(workspace: Path) -> CodeLocation:
-    """The first Python module of a workspace file. Raises SettingsError for a file of another shape."""
+def read_workspace(workspace: Path, settings_file: Path) -> CodeLocation:
+    """The Python module of a workspace file that serves a settings file: with several labelers the one whose attribute
+    is called as that file is, else the first one. Raises SettingsError for a file of another shape.
+    """
     import yaml
 
     try:
         document = yaml.safe_load(workspace.read_text(encoding="utf-8"))
-        entry = document["load_from"][0]["python_module"]
+        entry = _entry_for(document["load_from"], settings_file, workspace)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError, IndexError) as error:
         what = " ".join(str(error).split()) or type(error).__name__
         raise SettingsError(
             f"{workspace}: expected load_from with a python_module first; found otherwise: {what}"
         ) from None
-    entry = {"module_name": entry} if isinstance(entry, str) else entry
     folder = workspace.parent / entry.get("working_directory", ".")
     return CodeLocation(
         workspace=workspace,
@@ -75,6 +78,21 @@ def read_workspace(workspace: Path) -> CodeLocation:
         working_directory=folder.resolve(),
         attribute=entry.get("attribute"),
         name=entry.get("location_name", ""),
+    )
+
+
+def _entry_for(entries: Any, settings_file: Path, workspace: Path) -> dict[str, Any]:
+    modules = [entry["python_module"] for entry in entries if "python_module" in entry]
+    modules = [{"module_name": module} if isinstance(module, str) else module for module in modules]
+    if modules[0]["module_name"] != SEVERAL:
+        return modules[0]
+    beside = settings_file.parent.resolve() == workspace.parent.resolve()
+    for module in modules:
+        if module.get("attribute") == settings_file.stem and beside:
+            return module
+    raise SettingsError(
+        f"{workspace}: no location is for {settings_file}; put the file beside it and add an entry of {SEVERAL} with "
+        f"attribute: {settings_file.stem}"
     )
 
 

@@ -5,6 +5,7 @@ command.
 """
 
 import getpass
+import io
 import json
 import os
 import shlex
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semlabel.errors import SemlabelError
+from semlabel.errors import SemlabelError, SettingsError
 
 if TYPE_CHECKING:
     from semlabel.operations import Operations
@@ -72,6 +73,19 @@ def show(text: str = "") -> None:
 def show_json(value: Any) -> None:
     """`value` as one JSON document on stdout; NaN and infinities are errors, not tokens that no parser reads."""
     show(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def refuse_missing_base(settings: "Settings") -> None:
+    """Raise SettingsError where the base model is written as a folder and there is none."""
+    base = Path(settings.model.base)
+    if base.is_absolute() and not base.is_dir():
+        raise SettingsError(f"[model] base = {base}: no such folder; mend the path, or name a model of the hub")
+
+
+def plain_streams() -> None:
+    """Let stdout show what its encoding has no character for (a lone surrogate of a broken argument) as an escape."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def me() -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,7 +23,17 @@ from semlabel.errors import SemlabelError
 if TYPE_CHECKING:
     from semlabel.settings import Settings
 
-PACKAGES = ("torch", "transformers", "dagster", "duckdb", "great_expectations", "pandas", "peft")
+PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "dagster",
+    "duckdb",
+    "great_expectations",
+    "pandas",
+    "peft",
+)
 LOW_DISK = 2e9
 
 
@@ -36,10 +46,17 @@ class Finding:
     found: str
 
 
-def doctor(config: ConfigOption = DEFAULT_CONFIG, json: JsonOption = False) -> None:
+def doctor(
+    config: ConfigOption = DEFAULT_CONFIG,
+    self_check: Annotated[
+        bool, typer.Option("--self-check/--no-self-check", help="Load the promoted labeler and prove its margins.")
+    ] = True,
+    json: JsonOption = False,
+) -> None:
     """Report versions, device and precision, and verify everything on disk against its digests.
 
-    Reads every promoted weight and every published file once. The exit code is 1 when something is wrong.
+    Reads every promoted weight, every published file and every row of the warehouse once, and loads the promoted
+    labeler to see that it still gives the margins it gave. The exit code is 1 when something is wrong.
 
     \b
     Example:
@@ -47,7 +64,7 @@ def doctor(config: ConfigOption = DEFAULT_CONFIG, json: JsonOption = False) -> N
     """
     findings = list(_machine())
     if config.exists() or config != DEFAULT_CONFIG:
-        findings += _project(project(config))
+        findings += _project(project(config), self_check)
     else:
         findings.append(Finding("settings", True, f"no {config} here: only the machine was looked at"))
     if json:
@@ -66,24 +83,45 @@ def _machine() -> Iterator[Finding]:
             yield Finding(package, False, "not installed; install again from constraints.txt")
     yield _looked_at("device", _device)
 
+    yield _looked_at("precision", _precision)
+    yield Finding("telemetry", True, _telemetry())
+
 
 def _device() -> str:
     import torch
 
-    from semlabel.models import resolve_device, resolve_precision
+    from semlabel.models import resolve_device
 
     device = resolve_device("auto")
     name = torch.cuda.get_device_name() if device.startswith("cuda") else f"{torch.get_num_threads()} threads"
-    return f"{device} ({name}); precision auto is {resolve_precision('auto', device)}"
+    return f"{device} ({name})"
 
 
-def _project(settings: "Settings") -> list[Finding]:
+def _precision() -> str:
+    from semlabel.models import resolve_device, resolve_precision
+
+    chosen = resolve_precision("auto", resolve_device("auto"))
+    native = (
+        "fp32 and bf16 in hardware" if chosen == "bf16" else "fp32; bf16 works, slowly: there is no hardware for it"
+    )
+    return f"{native}; auto is {chosen}"
+
+
+def _telemetry() -> str:
+    from semlabel.privacy import NO_TELEMETRY
+
+    on = [name for name, value in NO_TELEMETRY.items() if os.environ.get(name) != value]
+    return f"somebody set {', '.join(on)}" if on else "off"
+
+
+def _project(settings: "Settings", self_check: bool) -> list[Finding]:
     paths = settings.paths
     findings = [Finding("settings", True, str(settings.path)), _disk(settings)]
     looks: list[tuple[str, Path, Callable[[Settings], str]]] = [
         ("operations", paths.ops, _operations),
         ("warehouse", paths.warehouse, _warehouse),
         ("labeler", paths.labelers / "current", _labeler),
+        *([("self-check", paths.labelers / "current", _self_check)] if self_check else []),
         ("publication", paths.published / "current", _publication),
         ("preview", paths.preview / "current", _preview),
     ]
@@ -126,9 +164,12 @@ def _operations(settings: "Settings") -> str:
 
 def _warehouse(settings: "Settings") -> str:
     from semlabel.warehouse import Warehouse
+    from semlabel.warehouse_check import check_warehouse
 
     with Warehouse.open(settings.paths.warehouse, read_only=True) as warehouse:
-        return f"{warehouse.predictions_count():,} predictions, {size(settings.paths.warehouse.stat().st_size)}"
+        looked_at = check_warehouse(warehouse)
+        stored = size(settings.paths.warehouse.stat().st_size)
+        return f"{looked_at}; {warehouse.predictions_count():,} predictions, {stored}"
 
 
 def _labeler(settings: "Settings") -> str:
@@ -139,6 +180,24 @@ def _labeler(settings: "Settings") -> str:
     assert path is not None  # the link was seen
     manifest = verify(path)
     return f"{manifest.digest[:12]}, every file as written"
+
+
+def _self_check(settings: "Settings") -> str:
+    from transformers.utils import logging
+
+    from semlabel.labeler import Labeler
+
+    logging.disable_progress_bar()
+    scoring = settings.scoring
+    labeler = Labeler.load(
+        settings.paths.labelers / "current",
+        device=settings.model.device,
+        method=scoring.method,
+        items_per_round=scoring.items_per_round,
+        max_round_tokens=scoring.max_round_tokens,
+    )
+    known = len(labeler.manifest.known_pairs)
+    return f"{known} known pairs have their margins, rounds give what single prompts give ({labeler.scorer})"
 
 
 def _publication(settings: "Settings") -> str:

@@ -38,7 +38,7 @@ class Selection:
     def asset_names(self) -> list[str]:
         """The assets that will be materialised."""
         keys = self.keys if self.keys is not None else self.job.asset_layer.executable_asset_keys
-        return sorted(key.to_user_string() for key in keys)
+        return sorted(key.path[-1] for key in keys)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def select(
     nightly job afterwards; `until` keeps what an asset needs, and the asset. Raises SettingsError for unknown names.
     """
     everything = definitions.resolve_implicit_global_asset_job_def()
-    known = {key.to_user_string(): key for key in definitions.resolve_asset_graph().materializable_asset_keys}
+    known = {key.path[-1]: key for key in definitions.resolve_asset_graph().materializable_asset_keys}
     if assets:
         keys = tuple(known[_known(name, known)] for name in assets)
         return Selection(", ".join(assets), everything, keys)
@@ -220,18 +220,17 @@ def _message(text: str) -> str:
 
 
 def _listener(selection: Selection, on_event: Callable[[Event], None]) -> Callable[["DagsterEvent"], None]:
-    assets = {
-        key.to_python_identifier(): key.to_user_string() for key in selection.job.asset_layer.executable_asset_keys
-    }
+    # A step is called as its asset is without the labeler's name before it.
+    assets = set(selection.asset_names)
 
     def listen(event: "DagsterEvent") -> None:
         kind = event.event_type_value
         if kind == "STEP_START" and event.step_key in assets:
-            on_event(Event("start", assets[event.step_key]))
+            on_event(Event("start", event.step_key))
         elif kind == "ASSET_MATERIALIZATION":
             materialization = event.step_materialization_data.materialization
             rows = materialization.metadata.get("dagster/row_count")
-            name = materialization.asset_key.to_user_string()
+            name = materialization.asset_key.path[-1]
             on_event(Event("made", name, rows=rows.value if rows is not None else None))  # type: ignore[arg-type]
         elif kind == "ASSET_CHECK_EVALUATION":
             found = event.asset_check_evaluation_data
@@ -239,7 +238,7 @@ def _listener(selection: Selection, on_event: Callable[[Event], None]) -> Callab
                 Event(
                     "gate",
                     found.check_name,
-                    asset=found.asset_key.to_user_string(),
+                    asset=found.asset_key.path[-1],
                     passed=found.passed,
                     blocking=_is_error(found),
                     text=found.description or "",

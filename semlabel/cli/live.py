@@ -207,6 +207,7 @@ def quiet(log: Path) -> Iterator[tuple[IO[str], bool]]:
     Done with file descriptors, because libraries in C, warnings and Dagster's captured step output do not ask Python.
     The second value says whether that stream is a terminal. Where stderr is no file (a test), nothing is redirected.
     """
+    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
         terminal = sys.stderr.isatty()
         visible = os.fdopen(os.dup(sys.stderr.fileno()), "w", buffering=1, encoding="utf-8", errors="replace")
@@ -215,7 +216,6 @@ def quiet(log: Path) -> Iterator[tuple[IO[str], bool]]:
     except (OSError, ValueError, AttributeError):
         yield sys.stderr, False
         return
-    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     _flush()
     saved = {number: os.dup(number) for number in redirected}
     with log.open("ab") as file:

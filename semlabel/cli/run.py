@@ -15,6 +15,7 @@ from semlabel.cli.common import (
     command_for,
     operations_of,
     project,
+    refuse_missing_base,
     say,
     show,
     show_json,
@@ -89,7 +90,7 @@ def _prepare(settings: "Settings", workspace: Path | None) -> "tuple[CodeLocatio
     from semlabel.cli import code_location, execution
     from semlabel.operations import Operations
 
-    location = code_location.read_workspace(code_location.find_workspace(settings, workspace))
+    location = code_location.read_workspace(code_location.find_workspace(settings, workspace), settings.path)
     code_location.prepare_environment(settings, location)
     operations = Operations(settings.paths.ops)
     for run_id in execution.reap(operations, code_location.open_instance):
@@ -105,7 +106,10 @@ def _select(
 
     first_run = promoted_path(settings.paths.labelers) is None
     definitions = code_location.load_definitions(location)
-    return execution.select(definitions, job=job, first_run=first_run, assets=names, until=until)
+    selection = execution.select(definitions, job=job, first_run=first_run, assets=names, until=until)
+    if first_run or "checkpoint" in selection.asset_names:
+        refuse_missing_base(settings)
+    return selection
 
 
 def _announce(settings: "Settings", selection: "Selection", entities_limit: int | None) -> None:

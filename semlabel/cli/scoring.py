@@ -24,6 +24,9 @@ LabelerOption = Annotated[
     Path, typer.Option("--labeler", help="A labeler directory, for example run/labelers/current.", metavar="DIR")
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+MethodOption = Annotated[
+    str, typer.Option("--method", help="auto, mis, prefix_cache or independent; the same margins, auto is the fastest.")
+]
 
 
 def score(
@@ -39,6 +42,7 @@ def score(
         Path | None, typer.Option("--items-file", help="A file with one candidate text per line.", metavar="FILE")
     ] = None,
     device: DeviceOption = "auto",
+    method: MethodOption = "auto",
     json: JsonOption = False,
 ) -> None:
     """Score one entity's text against candidate texts; prints JSON.
@@ -57,7 +61,7 @@ def score(
         raise SourceError("expected candidates: with --item TEXT (repeated) or with --items-file FILE")
     text = query if query is not None else _read_text(query_file)
     items = [*(item or []), *(_lines(items_file) if items_file else [])]
-    show_json(_scored(_load(labeler, device), text, items))
+    show_json(_scored(_load(labeler, device, method), text, items))
 
 
 def label(
@@ -67,6 +71,7 @@ def label(
     out: Annotated[Path, typer.Option("--out", help="The Parquet file to write.", metavar="FILE")],
     config: ConfigOption = DEFAULT_CONFIG,
     device: DeviceOption = "auto",
+    method: MethodOption = "auto",
     json: JsonOption = False,
 ) -> None:
     """Label every entity of a file with every candidate of another; writes one Parquet file.
@@ -83,7 +88,7 @@ def label(
     settings = _file_settings(entities, catalog, config)
     people, candidates = read_entities(settings), read_catalog(settings)
     refused = _report_refused(people, candidates)
-    loaded = _load(labeler, device)
+    loaded = _load(labeler, device, method)
     problems = loaded.prompt.item_problems(list(candidates.frame["text"]))
     fits = [problem is None for problem in problems]
     for candidate_id, problem in zip(candidates.frame["candidate_id"], problems, strict=True):
@@ -100,7 +105,7 @@ def label(
     raise typer.Exit(1 if refused > limit else 0)
 
 
-def _load(path: Path, device: str) -> "Labeler":
+def _load(path: Path, device: str, method: str) -> "Labeler":
     from semlabel.labeler import Labeler
     from semlabel.manifest import read_manifest
 
@@ -108,7 +113,7 @@ def _load(path: Path, device: str) -> "Labeler":
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # it would stand between the lines of stderr
-    return Labeler.load(path, device=device)
+    return Labeler.load(path, device=device, method=method)
 
 
 def _scored(labeler: "Labeler", text: str, items: list[str]) -> list[dict[str, Any]]:
@@ -149,7 +154,7 @@ def _file_settings(entities: str, catalog: str, config: Path) -> "Settings":
     from semlabel.settings_file import anchored
 
     sources: dict[str, Any] = {}
-    if config.exists():
+    if config.exists() or config != DEFAULT_CONFIG:
         found = project(config).sources
         sources = {
             "columns": found.columns.model_dump(exclude_unset=True),
@@ -217,16 +222,22 @@ def _schema() -> "pa.Schema":
 def _batches(labeler: "Labeler", people: "SourceTable", candidates: Any) -> Iterator["pa.Table"]:
     import pyarrow as pa
 
+    from semlabel.frames import scored
+
     ids, texts = list(candidates["candidate_id"]), list(candidates["text"])
-    total = len(people.frame)
-    pairs = zip(people.frame["entity_id"], people.frame["text"], strict=True)
-    for done, (entity_id, text) in enumerate(pairs, start=1):
-        scored = _scored(labeler, text, texts)
-        count = len(ids)
-        columns: dict[str, Any] = {name: [row[name] for row in scored] for name in ("margin", "probability", "label")}
-        columns |= {"entity_id": [entity_id] * count, "candidate_id": ids}
-        columns |= {"threshold": [labeler.threshold] * count, "labeler_digest": [labeler.digest] * count}
-        columns["truncated"] = [labeler.prompt.query(text).truncated] * count
+    total, count = len(people.frame), len(ids)
+    entities = scored(labeler, list(people.frame["entity_id"]), list(people.frame["text"]), texts)
+    for done, one in enumerate(entities, start=1):
+        columns: dict[str, Any] = {
+            "entity_id": [one.entity_id] * count,
+            "candidate_id": ids,
+            "margin": one.margins,
+            "probability": [None] * count if one.probabilities is None else one.probabilities,
+            "label": [None] * count if one.labels is None else one.labels,
+            "threshold": [labeler.threshold] * count,
+            "labeler_digest": [labeler.digest] * count,
+            "truncated": [one.truncated] * count,
+        }
         yield pa.table(columns, schema=_schema())
         if done % 20 == 0 or done == total:
             say(f"{done:,} of {total:,} entities")

@@ -29,6 +29,9 @@ def serve(
     grpc: Annotated[str, typer.Option("--grpc", help='"" for none.', metavar="HOST:PORT")] = "127.0.0.1:8081",
     workers: Annotated[int, typer.Option("--workers", min=1, help="Front processes.")] = 1,
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda; else as set for the project.")] = "",
+    method: Annotated[
+        str, typer.Option("--method", help="auto, mis, prefix_cache or independent; else as set for the project.")
+    ] = "",
     threads: Annotated[int, typer.Option("--threads", min=0, help="Threads of the engine; 0 leaves it to torch.")] = 0,
     tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="Certificate, PEM.", metavar="FILE")] = None,
     tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its private key, PEM.", metavar="FILE")] = None,
@@ -47,7 +50,7 @@ def serve(
       semlabel serve --labeler run/labelers/current --http 127.0.0.1:8080 --workers 2
     """
     needed_packages()
-    from semlabel.manifest import read_manifest
+    from semlabel.manifest import verify
     from semlabel.serving import supervisor
     from semlabel.serving.access import Access
     from semlabel.serving.plan import LOOPBACK, Address, Plan
@@ -61,7 +64,7 @@ def serve(
         labelers=paths.labelers if paths else None,
         published=paths.published if paths else None,
     )
-    read_manifest(pointer.wanted().current)
+    verify(pointer.wanted().current)  # the engine would say it again and again, and answer nothing
     access = Access.from_environment(os.environ)
     tls = _tls(tls_cert, tls_key, tls_client_ca)
     addresses = [Address.parse(http, "--http"), *([Address.parse(grpc, "--grpc")] if grpc else [])]
@@ -89,6 +92,8 @@ def serve(
         scoring = settings.scoring
         same = {name: getattr(scoring, name) for name in ("method", "items_per_round", "max_round_tokens")}
         plan = plan.model_copy(update=same | {"threads": threads or scoring.threads})
+    if method:
+        plan = plan.model_copy(update={"method": method})
     configure_logging("serve")
     supervisor.run(plan, say)
 

@@ -32,7 +32,7 @@ def ui(
 
     settings = project(config)
     file = find_workspace(settings, workspace)
-    prepare_environment(settings, read_workspace(file))
+    prepare_environment(settings, read_workspace(file, settings.path))
     say(f"http://{host}:{port}  (history in {settings.paths.dagster_home}; stop with Ctrl-C)")
     arguments = ["-W", "ignore", "-m", "dagster", "dev", "-w", str(file), "-p", str(port), "-h", host]
     os.execv(sys.executable, [sys.executable, *arguments])  # takes this process's place, so Ctrl-C reaches Dagster

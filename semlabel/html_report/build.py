@@ -44,7 +44,7 @@ def write_report(
     else:
         part = kept_part(report_path(settings, run_id)) or _not_read(settings, run_id, why_not)
     written = page(
-        f"semlabel {settings.environment.name}: {run['job']}, {run['status']}".replace(" :", ":"),
+        f"semlabel {settings.environment.title}: {run['job']}, {run['status']}".replace(" :", ":"),
         run_id,
         run_section(run, labeler, trouble),
         gates_section(gates, settings),

@@ -60,6 +60,11 @@ def sample_random(
         judged = {row.pair for row in read_judgements(settings) if row.design == RANDOM}
         with warehouse.ids("wanted_splits", splits):
             entity_ids = [row[0] for row in warehouse.rows(_OF_SPLITS)]
+        if not entity_ids:
+            raise SemlabelError(
+                f"no entity is in {', '.join(splits)} yet: one gets its split when a reference first names it; begin "
+                "with references for some entities, then `semlabel run --until entities`"
+            )
         candidate_ids = [row[0] for row in warehouse.rows("SELECT candidate_id FROM catalog ORDER BY position")]
         drawn = random_sample.draw(entity_ids, candidate_ids, judged, count)
         if not drawn.pairs:
