@@ -116,7 +116,8 @@ class Chaos:
         """Stop clients, server and ingester; what is left of the spool is taken over."""
         self.over.set()
         for client in self.clients:
-            client.join()
+            if client.ident is not None:
+                client.join()
         self.served.process.terminate() if gently else self.served.process.kill()
         self.served.process.wait(90)
         self.ingester.kill()

@@ -66,7 +66,9 @@ def protocol_with_time_limits(seconds: float) -> type[H11Protocol]:
         def _look(self) -> None:
             left = self.transport.get_write_buffer_size()
             if self._left - left < _LEAST_BYTES:
-                self._too_slow()
+                self._taking = None
+                # Also one that is closing already: it only waits for this client to take the rest.
+                self.transport.abort()
                 return
             self._left, self._taking = left, self.loop.call_later(seconds, self._look)
 
