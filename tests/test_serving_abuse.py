@@ -235,7 +235,8 @@ def test_ten_thousand_bad_requests_leave_no_memory_behind_in_any_process_and_goo
             f"p99 {slowest * 1e3:.0f} ms; median alone {statistics.median(unloaded) * 1e3:.1f} ms"
         )
         assert before.keys() == after.keys() and wrong == [] and len(times) > 20
-        assert all(after[name] - before[name] < 24 for name in after), (before, after)
+        # The bodies alone come to 400 MiB. What an allocator keeps for its threads differs by tens.
+        assert all(after[name] - before[name] < 48 for name in after), (before, after)
     finally:
         served.process.kill()
 

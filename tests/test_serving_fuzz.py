@@ -116,6 +116,33 @@ def test_broken_grpc_messages_are_the_clients_fault(server):
     assert server.post("/v1/score", {"query": QUERY, "items": ["sell"]}, BEARER)[0] == 200
 
 
+MILLION = labeler_pb2.ScoreRequest(query_text="a", item_texts=labeler_pb2.Texts(texts=["b"] * 1_000_000))
+NO_UTF8 = labeler_pb2.ScoreRequest(query_text="????").SerializeToString().replace(b"????", b"\xff\xfe\xff\xfe")
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "told"),
+    [
+        (b" " * 200_000_000, "RESOURCE_EXHAUSTED", "larger than max"),
+        (MILLION.SerializeToString(), "INVALID_ARGUMENT", "items: 1000000 items; at most 20000"),
+        (NO_UTF8, "INVALID_ARGUMENT", "body"),
+    ],
+    ids=["200 MB", "a million items", "no UTF-8"],
+)
+def test_a_grpc_message_that_is_too_large_or_no_text_is_refused_and_the_server_goes_on(server, content, code, told):
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc}") as channel, pytest.raises(grpc.RpcError) as refused:
+        ask = channel.unary_unary("/semlabel.v1.Labeler/Score")
+        ask(content, timeout=60, metadata=[("authorization", f"Bearer {TOKEN}")])
+    assert refused.value.code().name == code and told in refused.value.details()
+    assert server.post("/v1/score", {"query": QUERY, "items": ["sell"]}, BEARER)[0] == 200
+
+
+def test_without_a_token_a_message_is_not_even_parsed(server):
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc}") as channel, pytest.raises(grpc.RpcError) as refused:
+        channel.unary_unary("/semlabel.v1.Labeler/Score")(b"\xff\xff", timeout=60)
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 6))
 def test_thousands_of_broken_grpc_messages_are_the_clients_fault(server, seed):

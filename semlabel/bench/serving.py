@@ -120,6 +120,10 @@ class Texts:
         """The first `items` candidates."""
         return [self._text(self._item_words, 1, number) for number in range(items)]
 
+    def tokenised(self, request: labeler_pb2.LabelRequest) -> tuple[Any, Any]:
+        """The query and the items of a request, as a front makes them."""
+        return self._prompt.query(request.text), self._prompt.items([each.text for each in request.candidates])
+
     def lengths(self, items: int) -> Record:
         """Mean tokens of a query and of an item, as they are served."""
         queries = self._query_lengths([self.entity(_NO_METHOD, number) for number in range(_SAMPLE)])
@@ -271,9 +275,12 @@ class _Bench:
             requests = self._requests(MIS, items, 0.0)
             sent = [next(requests) for _ in range(number + _UNCOUNTED)]
             times = {"grpc": one_after_another(server.grpc, sent), "http": _over_http(server.http, sent)}
+        tokenise = _median_seconds(self.texts.tokenised, sent[_UNCOUNTED:])
         for transport in transports:
             fronts = median(times[transport][_UNCOUNTED:])
-            made = {"items": items, "fronts_p50": fronts, "request_p50": request, "share": fronts / request}
+            parse = _median_seconds(_PARSERS[transport], [_BODIES[transport](each) for each in sent[_UNCOUNTED:]])
+            parts = {"parse_p50": parse, "tokenise_p50": tokenise, "transport_p50": fronts - parse - tokenise}
+            made = {"items": items, "fronts_p50": fronts, "request_p50": request, "share": fronts / request} | parts
             self.records.once("overhead", partial(dict, made), transport=transport)
 
     def _requests(self, method: str, items: int, rate: float) -> Iterator[labeler_pb2.LabelRequest]:
@@ -294,9 +301,9 @@ def _over_http(address: str, requests: Sequence[labeler_pb2.LabelRequest]) -> li
     """Seconds of the same requests over HTTP, on one connection, each sent when the one before it was answered."""
     connection, times = HTTPConnection(address, timeout=60), []
     for request in requests:
-        document = {"text": request.text, "candidates": [each.text for each in request.candidates]}
+        body = _json_body(request)
         clock = time.perf_counter()
-        connection.request("POST", "/v1/label", json.dumps(document).encode())
+        connection.request("POST", "/v1/label", body)
         answer = connection.getresponse()
         answer.read()
         times.append(time.perf_counter() - clock)
@@ -304,3 +311,25 @@ def _over_http(address: str, requests: Sequence[labeler_pb2.LabelRequest]) -> li
             raise SemlabelError(f"the server answered {answer.status} to a good request; look into its log")
     connection.close()
     return times
+
+
+def _json_body(request: labeler_pb2.LabelRequest) -> bytes:
+    document = {"text": request.text, "candidates": [each.text for each in request.candidates]}
+    return json.dumps(document).encode()
+
+
+_BODIES: dict[str, Callable[[labeler_pb2.LabelRequest], bytes]] = {
+    "grpc": labeler_pb2.LabelRequest.SerializeToString,
+    "http": _json_body,
+}
+_PARSERS: dict[str, Callable[[bytes], Any]] = {"grpc": labeler_pb2.LabelRequest.FromString, "http": json.loads}
+
+
+def _median_seconds(call: Callable[[Any], Any], arguments: Sequence[Any]) -> float:
+    """The median time of a call, made once with each of these."""
+    times = []
+    for argument in arguments:
+        clock = time.perf_counter()
+        call(argument)
+        times.append(time.perf_counter() - clock)
+    return median(times)

@@ -124,9 +124,11 @@ def _overhead(records: Sequence[Record]) -> list[str]:
         return []
     rows = []
     for r in found:
-        times = [_n(r["fronts_p50"] * 1e3, ".2f"), _n(r["request_p50"] * 1e3, ".1f")]
+        parts = [_n(r[f"{part}_p50"] * 1e3, ".2f") for part in ("parse", "tokenise", "transport")]
+        times = [*parts, _n(r["fronts_p50"] * 1e3, ".2f"), _n(r["request_p50"] * 1e3, ".1f")]
         rows.append([r["transport"], str(r["items"]), *times, f"{r['share']:.1%}"])
-    heads = ["transport", "N", "around the engine ms", "whole request ms", "share"]
+    parts = ["parse ms", "tokenise ms", "transport and the rest ms"]
+    heads = ["transport", "N", *parts, "all around the engine ms", "whole request ms", "share"]
     return [
         "\n## What is around the engine\n",
         "A request in front of an engine that computes nothing (parsing, tokenising, transport, queue), over one in "
