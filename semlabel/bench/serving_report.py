@@ -53,8 +53,9 @@ def markdown(document: Record) -> str:
         "# Serving\n",
         f"{document['model']} ({document['model_digest'][:12]}), {where['machine']}, {where['device']}, "
         f"{where['cores']} cores, {where['threads']} threads, commit {where['commit']}, {where['date']}.\n",
-        f"Open-loop Poisson load over loopback (gRPC) on `semlabel serve`, {plan['seconds']:g} s a rate after "
-        f"{plan['warm_up_seconds']:g} s of warm-up, no query sent twice. The knee is the highest rate found at which "
+        f"Open-loop Poisson load over loopback (gRPC) on `semlabel serve`, {plan['seconds']:g} s a rate (longer where "
+        f"fewer than {plan['least_requests']} requests would be due) after {plan['warm_up_seconds']:g} s of warm-up, "
+        f"no query sent twice. The knee is the highest rate found at which "
         f"{plan['achieved']:.0%} of the requests are answered and the p99 is at most {limit:g} s. Packed generation "
         "(g = 20) is served by the same fronts, queue and transport around another engine; the client runs on the "
         "same machine.\n",
