@@ -101,8 +101,13 @@ def test_a_server_survives_its_engine_and_drains_when_told_to_end(labeler, tmp_p
         served.until(lambda: served.status("GET", "/readyz") == 503)
         assert served.status("POST", "/v1/score", DOCUMENT) == 503
         assert served.status("GET", "/healthz") == 200
+        # A front that dies while nothing is ready must not leave its "not ready" in the metrics for ever.
+        served.until(lambda: b"semlabel_ready 0.0" in served.ask("GET", "/metrics")[1])
+        served.processes("front")[0].send_signal(signal.SIGKILL)
         served.until(lambda: served.status("GET", "/readyz") == 200)
         assert served.scores() == before
+        served.until(lambda: len(served.processes("front")) == 2 and served.status("GET", "/metrics") == 200)
+        served.until(lambda: b"semlabel_ready 1.0" in served.ask("GET", "/metrics")[1])
 
         found = []
         many = {"query": QUERY, "items": ["weld metal parts together"] * 20_000}
