@@ -162,6 +162,22 @@ def test_an_interrupted_run_keeps_every_rate_and_goes_on_to_the_same_end(monkeyp
     assert run(monkeypatch, labeler, tmp_path / "parts")["records"] == whole["records"]
 
 
+def test_a_request_that_is_not_even_answered_alone_is_told_and_ends_no_measurement(monkeypatch, labeler):
+    class TooLate(grpc.RpcError):
+        def code(self):
+            return grpc.StatusCode.DEADLINE_EXCEEDED
+
+    def too_late(address, sent):
+        raise TooLate
+
+    monkeypatch.setattr(serving, "one_after_another", too_late)
+    records = Records()
+    bench = serving._Bench(labeler, read_manifest(labeler), SMALL, "cpu", 1, records, lambda progress: None)
+    bench._size(Served("http", "grpc"), "generation", 3)
+    (cell,) = summary(records.known)
+    assert (cell["alone_p50"], cell["alone_labels_per_s"], cell["knee_per_s"]) == (None, None, None)
+
+
 def test_a_request_that_takes_too_long_alone_has_no_knee_and_is_not_loaded():
     records = [
         {"kind": "lengths", "query_tokens": 10.0, "item_tokens": 2.0},

@@ -20,7 +20,7 @@ from tests.serving_fixtures import QUERY, make_labelers, running, until_ready
 
 TOKEN = "t" * 20
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
-CLIENTS_FAULTS = {"INVALID_ARGUMENT", "OUT_OF_RANGE", "RESOURCE_EXHAUSTED", "NOT_FOUND", "UNIMPLEMENTED"}
+CLIENTS_FAULTS = {"INVALID_ARGUMENT", "OUT_OF_RANGE", "NOT_FOUND", "PERMISSION_DENIED", "FAILED_PRECONDITION"}
 
 
 @pytest.fixture(scope="module")

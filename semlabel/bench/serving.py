@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import grpc
 import numpy as np
 
 from semlabel.bench.knee import find_knee
@@ -214,7 +215,7 @@ class _Bench:
             return bool(point["keeps_up"])
 
         knee = None
-        if alone["p50"] <= self.plan.limit_seconds:
+        if alone["p50"] is not None and alone["p50"] <= self.plan.limit_seconds:
             knee = find_knee(_FIRST_SHARE / alone["p50"], keeps_up, self.plan.bisections)
         labels = None if knee is None else knee * items
         self.records.once("knee", lambda: {"per_s": knee, "labels_per_s": labels}, **named)
@@ -235,7 +236,12 @@ class _Bench:
     def _alone(self, server: Served, method: str, items: int) -> Record:
         requests = self._requests(method, items, 0.0)
         sent = [next(requests) for _ in range(self.plan.alone_requests + _UNCOUNTED)]
-        times = one_after_another(server.grpc, sent)[_UNCOUNTED:]
+        try:
+            times = one_after_another(server.grpc, sent)[_UNCOUNTED:]
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise
+            return {"p50": None, "slowest": None, "labels_per_s": None}  # longer than a server gives any request
         return {"p50": median(times), "slowest": max(times), "labels_per_s": items / median(times)}
 
     def _point(self, server: Served, method: str, items: int, rate: float) -> Record:
@@ -276,6 +282,8 @@ class _Bench:
             return
         self._say(f"fronts, N = {items}")
         request = self.records.once("whole", dict)["p50"]
+        if request is None:
+            return
         with self._served(Kind(name="nothing")) as server:
             requests = self._requests(MIS, items, 0.0)
             sent = [next(requests) for _ in range(number + _UNCOUNTED)]
