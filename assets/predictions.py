@@ -158,6 +158,7 @@ def _volume(step: Step) -> "GateResult":
 def _everywhere(step: Step) -> "GateResult":
     from semlabel import gates
     from semlabel.endpoints import ask_endpoints
+    from semlabel.published import current_publication
 
     _, manifest = needed_labeler(step)
     recorded = step.operations.promoted()
@@ -168,7 +169,10 @@ def _everywhere(step: Step) -> "GateResult":
         "promotions": recorded["labeler_digest"] if recorded else None,
     }
     endpoints = [{"name": name, "digest": digest, "reachable": True} for name, digest in paths.items()]
-    endpoints += ask_endpoints(step.settings.serving.endpoints, manifest)
+    urls = step.settings.serving.endpoints
+    publication = current_publication(step.settings.paths.published) if urls else None
+    published = publication is not None and publication["labeler_digest"] == manifest.digest
+    endpoints += ask_endpoints(urls, manifest, published)
     return gates.one_labeler_everywhere(manifest.digest, endpoints)
 
 

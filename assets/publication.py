@@ -63,6 +63,8 @@ def _published(step: Step) -> dg.MaterializeResult:
             )
     except GateBlocked as error:
         raise dg.Failure(f"Not published, the current version stays: {error}", allow_retries=False) from error
+    if not preview:
+        _probe(step, manifest.digest)
     return metadata.materialized(
         done.content_hash,
         done.rows,
@@ -74,6 +76,17 @@ def _published(step: Step) -> dg.MaterializeResult:
         labeler_digest=manifest.digest,
         report=metadata.report(step),
     )
+
+
+def _probe(step: Step, digest: str) -> None:
+    """The last step of a roll-out: servers switch with the publication. What did not is said; the table stands."""
+    from semlabel.endpoints import left_behind
+
+    for url in left_behind(step.settings.serving.endpoints, digest):
+        step.log.warning(
+            f"{url} still answers with another labeler than the publication ({digest[:12]}): look into its log; "
+            "one_labeler_everywhere will be red in the next run"
+        )
 
 
 def _snapshot(step: Step) -> "GateResult":

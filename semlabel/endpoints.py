@@ -7,6 +7,7 @@ answer is not an error here: it is reported as not reached.
 import json
 import os
 import ssl
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -18,20 +19,43 @@ if TYPE_CHECKING:
     from semlabel.manifest import Manifest
 
 TOKEN_VARIABLE = "SEMLABEL_SERVE_TOKEN"
-_SECONDS = 10.0
+_SECONDS, _LOOK_SECONDS = 10.0, 0.5
 _MOST_BYTES = 16 * 2**20
 
 
-def ask_endpoints(urls: Sequence[str], manifest: "Manifest") -> list[dict[str, Any]]:
-    """What each server says: `name`, `reachable`, `digest` (None where it does not use this labeler rightly), `why`."""
-    return [_ask(url.rstrip("/"), manifest) for url in urls]
+def ask_endpoints(urls: Sequence[str], manifest: "Manifest", published: bool = False) -> list[dict[str, Any]]:
+    """What each server says: `name`, `reachable`, `digest` (None where it does not use this labeler rightly), `why`.
+
+    `published`: what is current is this labeler's already, so that every server must answer with it. Until then it is
+    enough to hold it ready.
+    """
+    return [_ask(url.rstrip("/"), manifest, published) for url in urls]
 
 
-def _ask(url: str, manifest: "Manifest") -> dict[str, Any]:
+def left_behind(urls: Sequence[str], digest: str, seconds: float = 15.0) -> list[str]:
+    """The servers that answer, and not with this labeler, although they had this long to switch to it."""
+    deadline = time.monotonic() + seconds
+    behind = [url.rstrip("/") for url in urls]
+    while behind:
+        behind = [url for url in behind if _answers_with_another(url, digest)]
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(_LOOK_SECONDS)
+    return behind
+
+
+def _answers_with_another(url: str, digest: str) -> bool:
+    try:
+        return bool(_json(f"{url}/v1/labeler").get("labeler_digest") != digest)
+    except (OSError, ValueError, TypeError):  # an HTTPError is an OSError: it refuses, and proves nothing
+        return False
+
+
+def _ask(url: str, manifest: "Manifest", published: bool) -> dict[str, Any]:
     try:
         about = _json(f"{url}/v1/labeler")
         # Before a publication the server holds the promoted labeler ready: that one is asked for by its name.
-        holds = manifest.digest in [about.get("labeler_digest"), *about.get("loaded", [])]
+        holds = manifest.digest in [about.get("labeler_digest"), *([] if published else about.get("loaded", []))]
         if not holds:
             return _said(url, about.get("labeler_digest"), "")
         why = _difference(about, manifest) or _probe(url, manifest)

@@ -27,6 +27,7 @@ SMALL = Plan(
     warm_up_seconds=0.1,
     alone_requests=2,
     bisections=0,
+    least_requests=1,
     tuning_repetitions=0,
     overhead_items=4,
     overhead_requests=2,
@@ -49,12 +50,14 @@ def test_the_knee_is_close_below_what_the_server_can_do_and_takes_few_tries(capa
 
     found = find_knee(first, keeps_up, bisections=3)
     assert len(tried) == len(set(tried)) <= 15
-    if 1 / 17 < first / capacity < 250:
+    if 1 / 17 < first / capacity < 12:
         assert capacity / 1.1 <= found <= capacity
 
 
 def test_a_server_that_never_keeps_up_has_no_knee():
-    assert find_knee(1.0, lambda rate: False, bisections=3) is None
+    tried = []
+    assert find_knee(1.0, lambda rate: bool(tried.append(rate)), bisections=3) is None
+    assert len(tried) == 6 and tried[-1] > 1 / 16
 
 
 def test_arrivals_are_a_poisson_process_and_the_same_for_the_same_seed():
@@ -139,7 +142,11 @@ def test_a_document_holds_what_was_asked_for_and_names_what_keeps_up(monkeypatch
     assert cells["mis", 3]["token_ratio"] == pytest.approx(3 * (query + item) / (query + 3 * item))
     for point in (record for record in document["records"] if record["kind"] == "point"):
         assert point["keeps_up"] is (point["p99"] is not None and point["achieved"] >= 0.99)
+    (over_http,) = [record for record in document["records"] if record.get("transport") == "http"]
+    # Around an engine that computes nothing a request takes 10 ms, in front of the real one 100.
+    assert over_http["share"] == pytest.approx(0.1) and over_http["transport_p50"] == pytest.approx(0.008)
     text = (tmp_path / "serving.md").read_text()
+    assert "| http | 4 | 1.00 | 1.00 | 8.00 | 10.00 | 100.0 | 10.0% |" in text
     assert "| mis | 3 |" in text and "Not complete" not in text
     assert (tmp_path / "serving.png").read_bytes().startswith(b"\x89PNG")
 
@@ -153,6 +160,22 @@ def test_an_interrupted_run_keeps_every_rate_and_goes_on_to_the_same_end(monkeyp
         assert stored["complete"] is False
         assert "Not complete" in (tmp_path / "parts" / "serving.md").read_text()
     assert run(monkeypatch, labeler, tmp_path / "parts")["records"] == whole["records"]
+
+
+def test_a_request_that_is_not_even_answered_alone_is_told_and_ends_no_measurement(monkeypatch, labeler):
+    class TooLate(grpc.RpcError):
+        def code(self):
+            return grpc.StatusCode.DEADLINE_EXCEEDED
+
+    def too_late(address, sent):
+        raise TooLate
+
+    monkeypatch.setattr(serving, "one_after_another", too_late)
+    records = Records()
+    bench = serving._Bench(labeler, read_manifest(labeler), SMALL, "cpu", 1, records, lambda progress: None)
+    bench._size(Served("http", "grpc"), "generation", 3)
+    (cell,) = summary(records.known)
+    assert (cell["alone_p50"], cell["alone_labels_per_s"], cell["knee_per_s"]) == (None, None, None)
 
 
 def test_a_request_that_takes_too_long_alone_has_no_knee_and_is_not_loaded():
@@ -182,7 +205,8 @@ def run(monkeypatch, labeler, out, stop_after=None):
 
     measured = []
 
-    def open_loop(address, requests, rate, *rest):
+    def open_loop(address, requests, rate, warm_up_seconds, seconds, *rest):
+        assert rate * seconds >= SMALL.least_requests * 0.999 and seconds >= SMALL.seconds
         if stop_after is not None and len(measured) == stop_after:
             raise KeyboardInterrupt
         measured.append(rate)
@@ -194,6 +218,7 @@ def run(monkeypatch, labeler, out, stop_after=None):
     monkeypatch.setattr(serving, "one_after_another", lambda address, sent: [0.1] * len(sent))
     monkeypatch.setattr(serving, "settle", lambda address, request: None)
     monkeypatch.setattr(serving, "_over_http", lambda address, sent: [0.01] * len(sent))
+    monkeypatch.setattr(serving, "_median_seconds", lambda call, arguments: 0.001)
     return serving_files.run(subject_of(str(labeler), None), SMALL, out, "cpu")
 
 
@@ -210,7 +235,9 @@ def test_the_command_measures_servers_that_really_run(labeler, tmp_path, monkeyp
         assert cell["alone_p50"] > 0 and cell["alone_labels_per_s"] > 0
     overhead = [record for record in document["records"] if record["kind"] == "overhead"]
     assert {record["transport"] for record in overhead} == {"grpc", "http"}
-    assert all(record["fronts_p50"] > 0 for record in overhead)
+    for record in overhead:
+        parts = [record[f"{part}_p50"] for part in ("parse", "tokenise", "transport")]
+        assert min(parts) > 0 and sum(parts) == pytest.approx(record["fronts_p50"])
     assert any(record["kind"] == "point" and record["requests"] for record in document["records"])
 
 

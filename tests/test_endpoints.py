@@ -5,11 +5,13 @@ import socket
 import pytest
 
 from semlabel import gates
-from semlabel.endpoints import ask_endpoints
+from semlabel.endpoints import ask_endpoints, left_behind
+from semlabel.labeler_files import switch_current
 from semlabel.manifest import read_manifest
 from semlabel.serving.access import Access
 from semlabel.serving.pointer import Pointer
 from tests.serving_fixtures import make_labelers, running, until_ready
+from tests.test_serving import _wait, publish_catalog
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +40,24 @@ def test_a_server_left_on_an_old_labeler_is_an_error_and_a_dead_one_a_warning(la
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         assert verdict(f"http://127.0.0.1:{free.getsockname()[1]}", old) == ("fail", "WARN")
+
+
+def test_a_server_that_only_holds_the_published_labeler_ready_is_wrong(labelers, tmp_path):
+    publish_catalog(tmp_path / "published", "000001-20260101T000000Z", labelers[0].name)
+    switch_current(labelers[0].parent, labelers[1].name)
+    new = read_manifest(labelers[1])
+    with running(Pointer(labelers=labelers[0].parent, published=tmp_path / "published"), tmp_path) as server:
+        until_ready(server)
+        url = f"http://127.0.0.1:{server.http}"
+        _wait(lambda: new.digest in server.ask("GET", "/v1/labeler")[1]["loaded"])
+        # Before the publication that is what is wanted. After it, it is a server that has not seen the new one.
+        assert [told["digest"] for told in ask_endpoints([url], new)] == [new.digest]
+        assert [told["digest"] for told in ask_endpoints([url], new, published=True)] == [labelers[0].name]
+        assert left_behind([url], new.digest, 0.0) == [url]
+        publish_catalog(tmp_path / "published", "000002-20260102T000000Z", new.digest)
+        assert left_behind([url], new.digest, 60.0) == []
+        assert [told["digest"] for told in ask_endpoints([url], new, published=True)] == [new.digest]
+    assert left_behind([url], "another", 0.0) == []
 
 
 def test_the_token_is_sent_and_a_server_that_refuses_is_not_called_wrong(labelers, tmp_path, monkeypatch):

@@ -1,10 +1,12 @@
 """`semlabel serve` as processes: answers, survives a killed engine, drains on SIGTERM, refuses what would be unsafe."""
 
+import contextlib
 import http.client
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +16,7 @@ import psutil
 import pytest
 
 from semlabel.cli import run_command
+from semlabel.serving.access import ANSWER_VARIABLE, PERSIST_VARIABLE
 from tests.cli_settings import smallest
 from tests.serving_fixtures import QUERY, make_labelers
 
@@ -78,8 +81,12 @@ class Served:
         return json.loads(answers[-1][1])["scores"]
 
     def processes(self, module):
-        children = psutil.Process(self.process.pid).children()
-        return [child for child in children if f"semlabel.serving.{module}" in child.cmdline()]
+        found = []
+        for child in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has just died
+                if f"semlabel.serving.{module}" in child.cmdline():
+                    found.append(child)
+        return found
 
 
 def test_a_server_survives_its_engine_and_drains_when_told_to_end(labeler, tmp_path):
@@ -87,14 +94,20 @@ def test_a_server_survives_its_engine_and_drains_when_told_to_end(labeler, tmp_p
     try:
         served.ready()
         before = served.scores()
+        assert f"labeler {labeler.name[:12]}; fp32; threshold 0.2500; no token is asked for" in served.text()
         assert (len(served.processes("engine")), len(served.processes("front"))) == (1, 2)
 
         served.processes("engine")[0].send_signal(signal.SIGKILL)
         served.until(lambda: served.status("GET", "/readyz") == 503)
         assert served.status("POST", "/v1/score", DOCUMENT) == 503
         assert served.status("GET", "/healthz") == 200
+        # A front that dies while nothing is ready must not leave its "not ready" in the metrics for ever.
+        served.until(lambda: b"semlabel_ready 0.0" in served.ask("GET", "/metrics")[1])
+        served.processes("front")[0].send_signal(signal.SIGKILL)
         served.until(lambda: served.status("GET", "/readyz") == 200)
         assert served.scores() == before
+        served.until(lambda: len(served.processes("front")) == 2 and served.status("GET", "/metrics") == 200)
+        served.until(lambda: b"semlabel_ready 1.0" in served.ask("GET", "/metrics")[1])
 
         found = []
         many = {"query": QUERY, "items": ["weld metal parts together"] * 20_000}
@@ -124,6 +137,22 @@ def test_nothing_is_left_when_the_supervisor_is_killed(labeler, tmp_path):
         served.process.kill()
 
 
+@pytest.fixture(scope="module")
+def pem_files(tmp_path_factory):
+    """A certificate with its key, another key, its key with a password, and a text that is none of them."""
+    folder = tmp_path_factory.mktemp("pem")
+
+    def openssl(*arguments):
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    new = ("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost")
+    openssl(*new, "-keyout", "key.pem", "-out", "cert.pem")
+    openssl(*new, "-keyout", "other.pem", "-out", "unused.pem")
+    openssl("rsa", "-aes128", "-in", "key.pem", "-passout", "pass:secret", "-out", "locked.pem")
+    (folder / "text.pem").write_text("not a certificate")
+    return folder
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -133,12 +162,17 @@ def test_nothing_is_left_when_the_supervisor_is_killed(labeler, tmp_path):
         (["--tls-cert", "a.pem"], "belong together"),
         (["--tls-cert", "a.pem", "--tls-key", "b.pem"], "no such file"),
         (["--labeler", "nowhere"], "no labeler directory"),
+        (["--device", "tpu"], "use auto, cpu, cuda"),
+        (["--tls-cert", "text.pem", "--tls-key", "text.pem"], "--tls-key text.pem cannot be used"),
+        (["--tls-cert", "cert.pem", "--tls-key", "other.pem"], "key values mismatch"),
+        (["--tls-cert", "cert.pem", "--tls-key", "locked.pem"], "without a password"),
+        (["--tls-cert", "cert.pem", "--tls-key", "key.pem", "--tls-client-ca", "text.pem"], "--tls-client-ca text.pem"),
     ],
 )
 def test_what_would_be_unsafe_or_cannot_work_is_refused_at_once(
-    labeler, capsys, monkeypatch, tmp_path, options, message
+    labeler, pem_files, capsys, monkeypatch, options, message
 ):
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(pem_files)
     monkeypatch.delenv("SEMLABEL_SERVE_TOKEN", raising=False)
     arguments = ["serve", "--labeler", str(labeler), "--config", "none.toml", *options]
     assert run_command(arguments) == 2
@@ -146,16 +180,42 @@ def test_what_would_be_unsafe_or_cannot_work_is_refused_at_once(
     assert message in error and error.count("\n") == 1
 
 
-def test_an_address_that_is_taken_is_one_line(labeler, capsys, monkeypatch, tmp_path):
-    import socket
-
+@pytest.mark.parametrize("option", ["--http", "--grpc"])
+def test_an_address_that_is_taken_is_one_line(labeler, capsys, monkeypatch, tmp_path, option):
     monkeypatch.chdir(tmp_path)
+    others = {"--http": "127.0.0.1:0", "--grpc": "127.0.0.1:0"}
     with socket.socket() as taken:
+        # As another server's gRPC has it: such ports can be shared, and then half of the calls would go astray.
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert run_command(["serve", "--labeler", str(labeler), "--config", "none.toml", "--http", address]) == 2
-    assert "cannot be had" in capsys.readouterr().err
+        addresses = others | {option: f"127.0.0.1:{taken.getsockname()[1]}"}
+        options = [part for pair in addresses.items() for part in pair]
+        assert run_command(["serve", "--labeler", str(labeler), "--config", "none.toml", *options]) == 2
+    error = capsys.readouterr().err
+    assert f"error: {addresses[option]} cannot be had" in error.splitlines()[-1] and "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        ({ANSWER_VARIABLE: "short"}, "at least 16"),
+        ({ANSWER_VARIABLE: "a token with blanks in it"}, "no header can carry"),
+        ({ANSWER_VARIABLE: "é" * 20}, "no header can carry"),
+        ({ANSWER_VARIABLE: "t" * 20, PERSIST_VARIABLE: "t" * 20}, "are the same"),
+        ({PERSIST_VARIABLE: "p" * 20}, "updates are kept in a project"),
+    ],
+)
+def test_tokens_that_would_not_protect_are_refused_and_never_shown(
+    labeler, capsys, monkeypatch, tmp_path, tokens, message
+):
+    monkeypatch.chdir(tmp_path)
+    for variable, token in tokens.items():
+        monkeypatch.setenv(variable, token)
+    assert run_command(["serve", "--labeler", str(labeler), "--config", "none.toml"]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert not any(token in error for token in tokens.values())
 
 
 def test_the_environment_of_a_test_has_no_server_token():

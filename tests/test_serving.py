@@ -26,7 +26,7 @@ from semlabel.published import switch, write_manifest
 from semlabel.serving.access import Access
 from semlabel.serving.plan import Tls
 from semlabel.serving.pointer import Pointer
-from semlabel.serving.proto import labeler_pb2, labeler_pb2_grpc
+from semlabel.serving.proto import engine_pb2, engine_pb2_grpc, labeler_pb2, labeler_pb2_grpc
 from tests.serving_fixtures import QUERY, make_labelers, running, until_ready
 
 CATALOG = [f"keep records number {index}" for index in range(30)] + ["sell goods", "repair machines"]
@@ -224,6 +224,26 @@ def test_the_server_follows_the_publication_and_holds_the_promoted_labeler_ready
         asking.join()
         assert failures == []
         assert server.post("/v1/label", {"text": QUERY})[1]["publication_version"] == "000002-20260102T000000Z"
+
+
+def test_fronts_that_die_while_they_follow_the_engine_leave_the_others_told(labelers, tmp_path, caplog):
+    chance = np.random.default_rng(1)
+    with (
+        running(Pointer(labeler=labelers[0]), tmp_path) as server,
+        grpc.insecure_channel(f"unix:{tmp_path / 'engine'}") as channel,
+    ):
+        until_ready(server)
+        watch = engine_pb2_grpc.EngineStub(channel).Watch
+        for _ in range(40):
+            leaving = [watch(engine_pb2.Nothing()) for _ in range(5)]
+            for states in leaving:
+                next(states)
+            time.sleep(chance.uniform(0.0, 0.1))
+            for states in leaving:
+                states.cancel()
+        staying = watch(engine_pb2.Nothing(), timeout=30)
+        assert [next(staying).current for _ in range(5)] == [labelers[0].name] * 5
+        assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_a_labeler_that_cannot_be_loaded_leaves_the_one_that_answers(labelers, tmp_path):

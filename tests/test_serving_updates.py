@@ -1,9 +1,7 @@
 """An update that was confirmed is in the spool with the very margins of its answer; what may not be kept is refused."""
 
 import concurrent.futures
-import random
 import stat
-import threading
 from pathlib import Path
 
 import grpc
@@ -16,15 +14,10 @@ from semlabel import spool
 from semlabel.digests import text_id
 from semlabel.labeler import Labeler
 from semlabel.labeler_files import switch_current
-from semlabel.online_texts import ingest
-from semlabel.serving.access import PERSIST_VARIABLE, Access
+from semlabel.serving.access import Access
 from semlabel.serving.pointer import Pointer
 from semlabel.serving.proto import labeler_pb2, labeler_pb2_grpc
-from semlabel.settings import load_settings
-from tests.cli_settings import smallest
 from tests.serving_fixtures import QUERY, make_labelers, running, until_ready
-from tests.storage import Project
-from tests.test_serve_command import Served
 from tests.test_serving import CATALOG, publish_catalog
 
 VERSION = "000001-20260101T000000Z"
@@ -181,56 +174,3 @@ def test_a_server_seals_its_segment_when_it_ends(labelers, tmp_path):
         assert len(list((tmp_path / "spool").glob(f"*{spool.OPEN}"))) == 1
     (path,) = spool.sealed(tmp_path / "spool")
     assert len(spool.read(path).updates) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_servers_killed_at_random_lose_and_double_nothing_that_they_confirmed(labelers, tmp_path, monkeypatch, seed):
-    chance = random.Random(seed)
-    monkeypatch.setenv(PERSIST_VARIABLE, PERSIST)
-    (tmp_path / "pipeline.toml").write_text(smallest())
-    paths = load_settings(tmp_path / "pipeline.toml").paths
-    entities = {f"e{number}": f"text {number}" for number in range(12)}
-    publish_entities(paths.published, labelers[0].name, list(entities))
-    served = Served(labelers[0], tmp_path, "--config", "pipeline.toml", "--workers", "2")
-    confirmed: dict[str, tuple[int, str]] = {}
-    over = threading.Event()
-
-    def send(entity_id):
-        version = 0
-        while not over.is_set():
-            document = {"entity_id": entity_id, "text": f"version {version}", "persist": True, "text_version": version}
-            if served.status("POST", "/v1/label", document, BEARER) == 200:
-                confirmed[entity_id] = version, document["text"]
-                version += 1
-
-    try:
-        served.ready()
-        threads = [threading.Thread(target=send, args=(entity_id,)) for entity_id in entities]
-        for thread in threads:
-            thread.start()
-        for _ in range(10):
-            over.wait(chance.uniform(0.5, 2.0))
-            module = "front" if chance.random() < 0.8 else "engine"
-            for child in served.processes(module)[:1]:
-                child.kill()
-        over.set()
-        for thread in threads:
-            thread.join()
-    finally:
-        served.process.kill() if seed == 0 else served.process.terminate()
-        served.process.wait(60)
-    project = Project(tmp_path / "warehouse")
-    project.put(entities, dict(zip((f"c{n}" for n in range(len(CATALOG))), CATALOG, strict=True)))
-    scorer = Labeler.load(labelers[0], device="cpu", self_check=False).manifest.scorer_digest
-    done = ingest(project.warehouse, paths.spool, scorer, "next", 200)
-    rows = {row[0]: row[1:] for row in project.warehouse.rows("SELECT entity_id, text_version, text FROM online_texts")}
-    for entity_id, (version, text) in confirmed.items():
-        found = rows[entity_id]
-        # What was being sent when the test ended may have been kept without an answer.
-        assert found in ((version, text), (version + 1, f"version {version + 1}"))
-    doubled = "SELECT count(*), count(DISTINCT text_key) FROM scores WHERE len(margins) = 32"
-    ((rounds, texts),) = project.warehouse.rows(doubled)
-    assert rounds == texts and done.refused == 0 and len(confirmed) == len(entities)
-    assert min(version for version, _ in confirmed.values()) > 0
-    project.close()

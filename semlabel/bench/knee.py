@@ -8,12 +8,14 @@ import math
 from collections.abc import Callable
 
 _UP, _DOWN, _MOST_TRIES = 1.3, 0.6, 12
+_LOWEST_SHARE = 1 / 16
 
 
 def find_knee(first: float, keeps_up: Callable[[float], bool], bisections: int) -> float | None:
     """The highest rate found that keeps up; None when even the lowest one that was tried does not.
 
-    From `first` the rate rises while it keeps up and falls while it does not, then the gap is halved.
+    From `first` the rate rises while it keeps up and falls while it does not, then the gap is halved. `first` is about
+    what one request after the other comes to: a server that does not keep up with a sixteenth of it never will.
     """
     good: float | None = None
     bad: float | None = None
@@ -25,6 +27,8 @@ def find_knee(first: float, keeps_up: Callable[[float], bool], bisections: int) 
         else:
             bad = rate
             rate = rounded(rate * _DOWN)
+            if rate < first * _LOWEST_SHARE and good is None:
+                return None
         if good is not None and bad is not None:
             break
     if good is None or bad is None:

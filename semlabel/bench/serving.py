@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import grpc
 import numpy as np
 
 from semlabel.bench.knee import find_knee
@@ -44,6 +45,7 @@ Record = dict[str, Any]
 class Plan:
     """What to measure. A rate keeps up when `achieved` of its requests are answered and the p99 is `limit_seconds`.
 
+    A rate is measured for `seconds`, and for longer where fewer than `least_requests` would be due in that time.
     `tuning_repetitions` 0 takes a setting of packed generation that is good in most cases instead of searching.
     """
 
@@ -54,6 +56,7 @@ class Plan:
     alone_requests: int = 20
     limit_seconds: float = 1.0
     achieved: float = 0.99
+    least_requests: int = 20
     bisections: int = 3
     tuning_repetitions: int = 2
     overhead_items: int = 64
@@ -72,6 +75,7 @@ class Plan:
             bisections=0,
             tuning_repetitions=0,
             overhead_requests=40,
+            least_requests=5,
         )
 
 
@@ -119,6 +123,10 @@ class Texts:
     def candidates(self, items: int) -> list[str]:
         """The first `items` candidates."""
         return [self._text(self._item_words, 1, number) for number in range(items)]
+
+    def tokenised(self, request: labeler_pb2.LabelRequest) -> tuple[Any, Any]:
+        """The query and the items of a request, as a front makes them."""
+        return self._prompt.query(request.text), self._prompt.items([each.text for each in request.candidates])
 
     def lengths(self, items: int) -> Record:
         """Mean tokens of a query and of an item, as they are served."""
@@ -207,7 +215,7 @@ class _Bench:
             return bool(point["keeps_up"])
 
         knee = None
-        if alone["p50"] <= self.plan.limit_seconds:
+        if alone["p50"] is not None and alone["p50"] <= self.plan.limit_seconds:
             knee = find_knee(_FIRST_SHARE / alone["p50"], keeps_up, self.plan.bisections)
         labels = None if knee is None else knee * items
         self.records.once("knee", lambda: {"per_s": knee, "labels_per_s": labels}, **named)
@@ -228,7 +236,12 @@ class _Bench:
     def _alone(self, server: Served, method: str, items: int) -> Record:
         requests = self._requests(method, items, 0.0)
         sent = [next(requests) for _ in range(self.plan.alone_requests + _UNCOUNTED)]
-        times = one_after_another(server.grpc, sent)[_UNCOUNTED:]
+        try:
+            times = one_after_another(server.grpc, sent)[_UNCOUNTED:]
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise
+            return {"p50": None, "slowest": None, "labels_per_s": None}  # longer than a server gives any request
         return {"p50": median(times), "slowest": max(times), "labels_per_s": items / median(times)}
 
     def _point(self, server: Served, method: str, items: int, rate: float) -> Record:
@@ -236,12 +249,14 @@ class _Bench:
         # What the rate before left in the queue goes first.
         settle(server.grpc, next(requests))
         seed = [METHODS.index(method), items, round(rate * 1000)]
-        point = open_loop(server.grpc, requests, rate, plan.warm_up_seconds, plan.seconds, plan.limit_seconds, seed)
+        seconds = max(plan.seconds, plan.least_requests / rate)
+        point = open_loop(server.grpc, requests, rate, plan.warm_up_seconds, seconds, plan.limit_seconds, seed)
         in_time = point.p99 is not None and point.p99 <= plan.limit_seconds
         return vars(point) | {
             "achieved": point.achieved,
-            "achieved_per_s": point.answered / plan.seconds,
-            "labels_per_s": point.answered * items / plan.seconds,
+            "seconds": seconds,
+            "achieved_per_s": point.answered / seconds,
+            "labels_per_s": point.answered * items / seconds,
             "keeps_up": in_time and point.achieved >= plan.achieved,
         }
 
@@ -267,13 +282,18 @@ class _Bench:
             return
         self._say(f"fronts, N = {items}")
         request = self.records.once("whole", dict)["p50"]
+        if request is None:
+            return
         with self._served(Kind(name="nothing")) as server:
             requests = self._requests(MIS, items, 0.0)
             sent = [next(requests) for _ in range(number + _UNCOUNTED)]
             times = {"grpc": one_after_another(server.grpc, sent), "http": _over_http(server.http, sent)}
+        tokenise = _median_seconds(self.texts.tokenised, sent[_UNCOUNTED:])
         for transport in transports:
             fronts = median(times[transport][_UNCOUNTED:])
-            made = {"items": items, "fronts_p50": fronts, "request_p50": request, "share": fronts / request}
+            parse = _median_seconds(_PARSERS[transport], [_BODIES[transport](each) for each in sent[_UNCOUNTED:]])
+            parts = {"parse_p50": parse, "tokenise_p50": tokenise, "transport_p50": fronts - parse - tokenise}
+            made = {"items": items, "fronts_p50": fronts, "request_p50": request, "share": fronts / request} | parts
             self.records.once("overhead", partial(dict, made), transport=transport)
 
     def _requests(self, method: str, items: int, rate: float) -> Iterator[labeler_pb2.LabelRequest]:
@@ -294,9 +314,9 @@ def _over_http(address: str, requests: Sequence[labeler_pb2.LabelRequest]) -> li
     """Seconds of the same requests over HTTP, on one connection, each sent when the one before it was answered."""
     connection, times = HTTPConnection(address, timeout=60), []
     for request in requests:
-        document = {"text": request.text, "candidates": [each.text for each in request.candidates]}
+        body = _json_body(request)
         clock = time.perf_counter()
-        connection.request("POST", "/v1/label", json.dumps(document).encode())
+        connection.request("POST", "/v1/label", body)
         answer = connection.getresponse()
         answer.read()
         times.append(time.perf_counter() - clock)
@@ -304,3 +324,25 @@ def _over_http(address: str, requests: Sequence[labeler_pb2.LabelRequest]) -> li
             raise SemlabelError(f"the server answered {answer.status} to a good request; look into its log")
     connection.close()
     return times
+
+
+def _json_body(request: labeler_pb2.LabelRequest) -> bytes:
+    document = {"text": request.text, "candidates": [each.text for each in request.candidates]}
+    return json.dumps(document).encode()
+
+
+_BODIES: dict[str, Callable[[labeler_pb2.LabelRequest], bytes]] = {
+    "grpc": labeler_pb2.LabelRequest.SerializeToString,
+    "http": _json_body,
+}
+_PARSERS: dict[str, Callable[[bytes], Any]] = {"grpc": labeler_pb2.LabelRequest.FromString, "http": json.loads}
+
+
+def _median_seconds(call: Callable[[Any], Any], arguments: Sequence[Any]) -> float:
+    """The median time of a call, made once with each of these."""
+    times = []
+    for argument in arguments:
+        clock = time.perf_counter()
+        call(argument)
+        times.append(time.perf_counter() - clock)
+    return median(times)

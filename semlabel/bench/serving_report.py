@@ -53,8 +53,9 @@ def markdown(document: Record) -> str:
         "# Serving\n",
         f"{document['model']} ({document['model_digest'][:12]}), {where['machine']}, {where['device']}, "
         f"{where['cores']} cores, {where['threads']} threads, commit {where['commit']}, {where['date']}.\n",
-        f"Open-loop Poisson load over loopback (gRPC) on `semlabel serve`, {plan['seconds']:g} s a rate after "
-        f"{plan['warm_up_seconds']:g} s of warm-up, no query sent twice. The knee is the highest rate found at which "
+        f"Open-loop Poisson load over loopback (gRPC) on `semlabel serve`, {plan['seconds']:g} s a rate (longer where "
+        f"fewer than {plan['least_requests']} requests would be due) after {plan['warm_up_seconds']:g} s of warm-up, "
+        f"no query sent twice. The knee is the highest rate found at which "
         f"{plan['achieved']:.0%} of the requests are answered and the p99 is at most {limit:g} s. Packed generation "
         "(g = 20) is served by the same fronts, queue and transport around another engine; the client runs on the "
         "same machine.\n",
@@ -124,9 +125,11 @@ def _overhead(records: Sequence[Record]) -> list[str]:
         return []
     rows = []
     for r in found:
-        times = [_n(r["fronts_p50"] * 1e3, ".2f"), _n(r["request_p50"] * 1e3, ".1f")]
+        parts = [_n(r[f"{part}_p50"] * 1e3, ".2f") for part in ("parse", "tokenise", "transport")]
+        times = [*parts, _n(r["fronts_p50"] * 1e3, ".2f"), _n(r["request_p50"] * 1e3, ".1f")]
         rows.append([r["transport"], str(r["items"]), *times, f"{r['share']:.1%}"])
-    heads = ["transport", "N", "around the engine ms", "whole request ms", "share"]
+    parts = ["parse ms", "tokenise ms", "transport and the rest ms"]
+    heads = ["transport", "N", *parts, "all around the engine ms", "whole request ms", "share"]
     return [
         "\n## What is around the engine\n",
         "A request in front of an engine that computes nothing (parsing, tokenising, transport, queue), over one in "

@@ -4,6 +4,7 @@ How it is served stands in `semlabel.serving`.
 """
 
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +15,9 @@ from semlabel.cli.common import DEFAULT_CONFIG, ConfigOption, project, say
 from semlabel.errors import SettingsError
 
 if TYPE_CHECKING:
-    from semlabel.serving.plan import Tls
+    from semlabel.manifest import Manifest
+    from semlabel.serving.access import Access
+    from semlabel.serving.plan import Plan, Tls
 
 _EXTRA = 'the server\'s packages are not installed; install "semlabel[serve]"'
 
@@ -64,7 +67,7 @@ def serve(
         labelers=paths.labelers if paths else None,
         published=paths.published if paths else None,
     )
-    verify(pointer.wanted().current)  # the engine would say it again and again, and answer nothing
+    manifest = verify(pointer.wanted().current)  # the engine would say it again and again, and answer nothing
     access = Access.from_environment(os.environ)
     tls = _tls(tls_cert, tls_key, tls_client_ca)
     addresses = [Address.parse(http, "--http"), *([Address.parse(grpc, "--grpc")] if grpc else [])]
@@ -73,6 +76,8 @@ def serve(
             raise SettingsError(
                 f"{address.host} can be reached from outside; set SEMLABEL_SERVE_TOKEN or --tls-client-ca first"
             )
+    if access.persist is not None and paths is None:
+        raise SettingsError("updates are kept in a project: give --config, or unset SEMLABEL_SERVE_PERSIST_TOKEN")
     spool = paths.spool if paths and access.persist is not None else None
     if spool is not None:
         _refuse_unwritable(spool)
@@ -94,8 +99,24 @@ def serve(
         plan = plan.model_copy(update=same | {"threads": threads or scoring.threads})
     if method:
         plan = plan.model_copy(update={"method": method})
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", plan.device):
+        raise SettingsError(f"--device {plan.device}: no device of that name; use auto, cpu, cuda or cuda:N")
     configure_logging("serve")
+    say(_about(manifest, plan, access))
     supervisor.run(plan, say)
+
+
+def _about(manifest: "Manifest", plan: "Plan", access: "Access") -> str:
+    """What is about to be served, in one line; the addresses follow when they are had."""
+    facts = [
+        f"labeler {manifest.digest[:12]}",
+        manifest.precision,
+        "no threshold, so labels are null" if manifest.threshold is None else f"threshold {manifest.threshold:.4f}",
+        "clients need a token" if access.answer else "no token is asked for",
+        f"updates are kept in {plan.spool}" if plan.spool else "updates are not kept",
+        f"{plan.workers} front{'s' if plan.workers > 1 else ''}",
+    ]
+    return "; ".join(facts)
 
 
 def _refuse_unwritable(spool: Path) -> None:
@@ -131,4 +152,32 @@ def _tls(certificate: Path | None, key: Path | None, clients: Path | None) -> "T
             raise SettingsError(f"{file}: no such file; expected PEM")
     if certificate is None or key is None:
         return None
+    _refuse_unusable(certificate, key, clients)
     return Tls(certificate=certificate.absolute(), key=key.absolute(), clients=clients.absolute() if clients else None)
+
+
+def _refuse_unusable(certificate: Path, key: Path, clients: Path | None) -> None:
+    """Raise SettingsError for files that every front would die of."""
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # Without a password here OpenSSL would ask for one on the terminal.
+        context.load_cert_chain(certificate, key, password="")
+    except OSError as error:
+        raise SettingsError(
+            f"--tls-cert {certificate} and --tls-key {key} cannot be used ({_why(error)}); expected a "
+            "certificate in PEM and its private key without a password"
+        ) from None
+    try:
+        if clients is not None:
+            context.load_verify_locations(clients)
+    except OSError as error:
+        raise SettingsError(
+            f"--tls-client-ca {clients} cannot be used ({_why(error)}); expected certificates in PEM"
+        ) from None
+
+
+def _why(error: OSError) -> str:
+    # OpenSSL's reason is a name; its message ends with a line number of C code.
+    return str(getattr(error, "reason", None) or error.strerror).replace("_", " ").lower()

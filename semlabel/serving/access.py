@@ -30,7 +30,11 @@ class Access:
             token = environment.get(variable, "").strip()
             if token and len(token) < _LEAST_CHARACTERS:
                 raise SettingsError(f"{variable} has {len(token)} characters; use at least {_LEAST_CHARACTERS}")
+            if not (token.isascii() and token.isprintable()) or " " in token:
+                raise SettingsError(f"{variable} has characters that no header can carry; use letters and digits")
             found[variable] = token.encode() if token else None
+        if found[ANSWER_VARIABLE] is not None and found[ANSWER_VARIABLE] == found[PERSIST_VARIABLE]:
+            raise SettingsError(f"{ANSWER_VARIABLE} and {PERSIST_VARIABLE} are the same; give each its own token")
         return cls(found[ANSWER_VARIABLE], found[PERSIST_VARIABLE])
 
     def check(self, authorization: str | None, persist: bool = False) -> None:

@@ -15,6 +15,7 @@ from semlabel.serving.engine_client import EngineClient
 from semlabel.serving.faults import Fault, Kind, invalid
 from semlabel.serving.label_request import Candidate, LabelRequest
 from semlabel.serving.limits import Limits
+from semlabel.serving.room import Room
 from semlabel.serving.score_request import ScoreRequest
 from semlabel.serving.served import Served
 from semlabel.serving.updates import Updates
@@ -58,6 +59,7 @@ class Answers:
 
     def __init__(self, engine: EngineClient, limits: Limits, updates: Updates | None = None) -> None:
         self.engine, self.limits, self._updates = engine, limits, updates
+        self.room = Room(limits.held_bytes)
 
     async def score(self, request: ScoreRequest, labeler_digest: str, seconds: float) -> ScoreAnswer:
         """Scores of one request. Raises Fault."""
@@ -66,7 +68,7 @@ class Answers:
         if not work.items:
             return ScoreAnswer([], 0, served.labeler.digest)
         assert work.labels is not None
-        values = await self.engine.score(work, seconds)
+        values = await self._values(work, labeler_digest, seconds)
         tokens = len(work.query) + sum(map(len, work.items))
         return ScoreAnswer(probabilities_in(values, work.labels), tokens, served.labeler.digest)
 
@@ -79,7 +81,7 @@ class Answers:
                 raise Fault(Kind.FORBIDDEN, "persist: updates are not kept by this server", "persist")
             await asyncio.to_thread(updates.check, request, served.needed_catalog())
         work, truncated, candidates = await asyncio.to_thread(self._label_work, request, served)
-        margins = margins_in(await self.engine.score(work, seconds) if work.items else b"")
+        margins = margins_in(await self._values(work, labeler_digest, seconds) if work.items else b"")
         if request.persist and updates is not None:
             await asyncio.to_thread(updates.keep, request, served, margins)
         manifest = served.labeler.manifest
@@ -105,6 +107,15 @@ class Answers:
             "loaded": list(served.loaded),
             "publication_version": served.catalog.version if served.catalog else None,
         }
+
+    async def _values(self, work: Work, labeler_digest: str, seconds: float) -> bytes:
+        try:
+            return await self.engine.score(work, seconds)
+        except Fault as fault:
+            if fault.kind is not Kind.CONFLICT or labeler_digest:
+                raise
+            # The client named no labeler: that it was let go in this moment is nothing of the client's.
+            raise Fault(Kind.UNAVAILABLE, "the labeler was switched; send the request again", retry_after=1.0) from None
 
     def _score_work(self, request: ScoreRequest, served: Served) -> Work:
         labeler = served.labeler

@@ -55,7 +55,7 @@ class Engine(engine_pb2_grpc.EngineServicer):
             waiting_tokens=limits.waiting_tokens,
         )
         self._draining = False
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()
 
     async def Score(self, message: engine_pb2.Work, context: Any) -> engine_pb2.Readings:
         """Margins or probabilities of one request."""
@@ -76,28 +76,29 @@ class Engine(engine_pb2_grpc.EngineServicer):
     async def Watch(self, _: engine_pb2.Nothing, context: Any) -> AsyncIterator[engine_pb2.State]:
         """The state, whenever it changes and at least once a poll."""
         while True:
+            changed = self._changed
             yield self._state()
-            async with self._changed:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), self._plan.poll_seconds)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), self._plan.poll_seconds)
 
     async def follow(self) -> None:
         """Keep the shelf as the pointer wants it, for ever."""
         while True:
             changed = await asyncio.get_running_loop().run_in_executor(self._loading, self.shelf.refresh)
             if changed:
-                await self._tell()
+                self._tell()
             await asyncio.sleep(self._plan.poll_seconds)
 
     async def drain(self) -> None:
         """Answer what waits, take nothing new."""
         self._draining = True
-        await self._tell()
+        self._tell()
         await self.queue.drain()
 
-    async def _tell(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
+    def _tell(self) -> None:
+        # An event of its own for every change: a watcher that is cancelled in the middle leaves nothing locked.
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def _request(self, work: Work, seconds: float | None) -> Request[bytes]:
         labeler = self.shelf.loaded.get(work.labeler_digest)

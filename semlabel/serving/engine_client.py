@@ -7,6 +7,7 @@ services that clients call.
 import asyncio
 import logging
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -22,6 +23,7 @@ from semlabel.serving.wire import Work, packed
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.2
+_SILENT_SECONDS = 30.0  # it speaks at least once a poll
 
 
 class EngineClient:
@@ -62,13 +64,15 @@ class EngineClient:
         async with grpc.aio.insecure_channel(f"unix:{self._plan.socket}", options=options) as channel:
             self._stub = stub = engine_pb2_grpc.EngineStub(channel)
             while True:
+                states = stub.Watch(engine_pb2.Nothing())
                 try:
-                    async for state in stub.Watch(engine_pb2.Nothing()):
-                        await self._take(state)
+                    await self._take_all(states)
                 except grpc.aio.AioRpcError as error:
-                    if self._reachable:
-                        log.error("the engine is gone: %s", error.code().name)
-                    self._reachable, self.problem = False, "the engine is being started"
+                    self._lose(f"the engine is gone: {error.code().name}", "the engine is being started")
+                except TimeoutError:
+                    states.cancel()
+                    silent = f"the engine has said nothing for {_SILENT_SECONDS:.0f} s"
+                    self._lose(silent, silent)
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def score(self, work: Work, seconds: float) -> bytes:
@@ -85,6 +89,20 @@ class EngineClient:
                 raise Fault(kind, "the engine cannot answer now; send the request again", retry_after=2.0) from None
             raise Fault(kind, error.details() or kind.code, retry_after=retry_after) from None
         return bytes(readings.values)
+
+    async def _take_all(self, states: Any) -> None:
+        """Take state after state. Raises AioRpcError when the engine is gone, TimeoutError when it hangs."""
+        while True:
+            async with asyncio.timeout(_SILENT_SECONDS):
+                state = await states.read()
+            if state is grpc.aio.EOF:
+                return
+            await self._take(state)
+
+    def _lose(self, event: str, problem: str) -> None:
+        if self._reachable:
+            log.error("%s", event)
+        self._reachable, self.problem = False, problem
 
     async def _take(self, state: engine_pb2.State) -> None:
         self.draining, self.waiting = state.draining, state.waiting

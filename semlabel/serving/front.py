@@ -14,12 +14,13 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from grpc_health.v1 import health
 
 from semlabel.serving.access import Access
 from semlabel.serving.answers import Answers
 from semlabel.serving.engine_client import EngineClient
 from semlabel.serving.http_api import build_app
-from semlabel.serving.http_protocol import protocol_with_header_timeout
+from semlabel.serving.http_protocol import protocol_with_time_limits
 from semlabel.serving.metrics import Metrics
 from semlabel.serving.plan import Plan
 from semlabel.serving.processes import configure_logging, end_with_parent
@@ -42,22 +43,31 @@ def assemble(plan: Plan, access: Access) -> FastAPI:
             await stack.enter_async_context(_running(answers.engine.follow()))
             if plan.grpc is not None:
                 service = LabelerService(answers, access, metrics)
-                server, _, healthy = build_server(service, plan.grpc, plan.tls, plan.limits.body_bytes)
+                server, _, healthy = build_server(service, plan.grpc, plan.tls, plan.limits)
                 await server.start()
                 stack.push_async_callback(server.stop, plan.limits.drain_seconds)
 
-                async def tell() -> None:
-                    while True:
-                        await set_health(healthy, answers.engine.served is not None)
-                        await asyncio.sleep(_HEALTH_EVERY_SECONDS)
-
-                await stack.enter_async_context(_running(tell()))
+                await stack.enter_async_context(_running(_tell(answers, healthy)))
+            await stack.enter_async_context(_running(_measure(answers, metrics)))
             yield
 
     # Nobody may persist without a token of its own, so without one there is nothing to write.
     updates = Updates(plan.spool) if plan.spool is not None and access.persist is not None else None
     answers = Answers(EngineClient(plan), plan.limits, updates)
     return build_app(answers, access, metrics, lifespan)
+
+
+async def _tell(answers: Answers, healthy: health.aio.HealthServicer) -> None:
+    while True:
+        await set_health(healthy, answers.engine.served is not None)
+        await asyncio.sleep(_HEALTH_EVERY_SECONDS)
+
+
+async def _measure(answers: Answers, metrics: Metrics) -> None:
+    """Keep the gauges right in every front: whichever is asked for the metrics adds up what all of them say."""
+    while True:
+        metrics.gauge(answers.engine.waiting, answers.engine.served is not None)
+        await asyncio.sleep(_HEALTH_EVERY_SECONDS)
 
 
 @contextlib.asynccontextmanager
@@ -89,7 +99,7 @@ def configuration(plan: Plan, app: FastAPI) -> uvicorn.Config:
             tls |= {"ssl_ca_certs": str(plan.tls.clients), "ssl_cert_reqs": ssl.CERT_REQUIRED}
     return uvicorn.Config(
         app,
-        http=protocol_with_header_timeout(plan.limits.header_seconds),
+        http=protocol_with_time_limits(plan.limits.header_seconds),
         ws="none",
         lifespan="on",
         access_log=False,

@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.security import HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -23,6 +24,7 @@ from semlabel.serving import label_request, score_request
 from semlabel.serving.access import Access
 from semlabel.serving.answers import Answers, LabelAnswer
 from semlabel.serving.faults import Fault, Kind, invalid
+from semlabel.serving.limits import Limits
 from semlabel.serving.metrics import Metrics
 
 T = TypeVar("T")
@@ -78,10 +80,18 @@ _REFUSED = {
 }
 
 
+_LABELER_RESPONSES: dict[int | str, dict[str, Any]] = {
+    kind.status: {"description": "Refused.", "content": {"application/json": {"schema": _REFUSED}}}
+    for kind in (Kind.UNAUTHENTICATED, Kind.UNAVAILABLE)
+}
+
+
 def build_app(answers: Answers, access: Access, metrics: Metrics, lifespan: Lifespan | None = None) -> FastAPI:
     """The application of one front."""
     app = FastAPI(title="semlabel", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     limits = answers.limits
+    # Only a description: the token is compared by `access`, before a body is read.
+    asks = [Depends(HTTPBearer(auto_error=False))] if access.answer is not None else []
 
     @app.exception_handler(Fault)
     async def refused(request: Request, fault: Fault) -> Response:
@@ -92,10 +102,12 @@ def build_app(answers: Answers, access: Access, metrics: Metrics, lifespan: Life
         document = {"error": {"message": str(error.detail), "field": None, "limit": None}}
         return JSONResponse(document, error.status_code, headers=error.headers)
 
-    @app.post("/v1/score", **_described("Probabilities of label tokens.", score_request.SCHEMA, _SCORED))
+    @app.post(
+        "/v1/score", **_described("Probabilities of label tokens.", score_request.SCHEMA, _SCORED), dependencies=asks
+    )
     async def score(request: Request) -> Response:
         async def answer(watch: "_Watch") -> Response:
-            document = await _document(request, limits.body_bytes, limits.body_seconds)
+            document = await _document(request, limits, watch.take)
             asked = score_request.score_request(document, limits)
             watch.items = len(asked.items)
             digest = request.headers.get(DIGEST_HEADER, "")
@@ -110,10 +122,12 @@ def build_app(answers: Answers, access: Access, metrics: Metrics, lifespan: Life
 
         return await _watched("score", request, answer)
 
-    @app.post("/v1/label", **_described("Labels of an entity's text.", label_request.SCHEMA, _LABELED))
+    @app.post(
+        "/v1/label", **_described("Labels of an entity's text.", label_request.SCHEMA, _LABELED), dependencies=asks
+    )
     async def label(request: Request) -> Response:
         async def answer(watch: "_Watch") -> Response:
-            document = await _document(request, limits.body_bytes, limits.body_seconds)
+            document = await _document(request, limits, watch.take)
             asked = label_request.label_request(document, limits)
             if asked.persist:
                 access.check(request.headers.get("authorization"), persist=True)
@@ -124,7 +138,7 @@ def build_app(answers: Answers, access: Access, metrics: Metrics, lifespan: Life
 
         return await _watched("label", request, answer)
 
-    @app.get("/v1/labeler", summary="Which labeler answers here.")
+    @app.get("/v1/labeler", dependencies=asks, summary="Which labeler answers here.", responses=_LABELER_RESPONSES)
     async def labeler(request: Request) -> Response:
         access.check(request.headers.get("authorization"))
         about = answers.about()
@@ -134,17 +148,16 @@ def build_app(answers: Answers, access: Access, metrics: Metrics, lifespan: Life
     async def healthz() -> Response:
         return JSONResponse({"status": "alive"})
 
-    @app.get("/readyz", summary="Requests are answered.")
+    @app.get("/readyz", summary="Requests are answered.", responses={503: {"description": "Not yet, and why."}})
     async def readyz() -> Response:
         served = answers.engine.served
         if served is None:
             return JSONResponse({"status": "not ready", "reason": answers.engine.problem}, 503)
         return _answered({"status": "ready", "labeler_digest": served.labeler.digest}, served.labeler.digest)
 
-    @app.get("/metrics", summary="For Prometheus.")
+    @app.get("/metrics", summary="For Prometheus.", response_class=PlainTextResponse)
     async def metrics_text() -> Response:
-        metrics.waiting.set(answers.engine.waiting)
-        metrics.ready.set(answers.engine.served is not None)
+        metrics.gauge(answers.engine.waiting, answers.engine.served is not None)
         return Response(metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
     async def _watched(call: str, request: Request, answer: "Callable[[_Watch], Awaitable[Response]]") -> Response:
@@ -152,7 +165,8 @@ def build_app(answers: Answers, access: Access, metrics: Metrics, lifespan: Life
         status = 500
         try:
             access.check(request.headers.get("authorization"))
-            response = await answer(watch)
+            with answers.room.taken() as watch.take:
+                response = await answer(watch)
             status = response.status_code
         except Fault as fault:
             response, status = _refusal(fault), fault.kind.status
@@ -170,6 +184,7 @@ def build_app(answers: Answers, access: Access, metrics: Metrics, lifespan: Life
 
 class _Watch:
     items = 0
+    take: Callable[[int], None]
 
 
 def label_document(entity_id: str | None, found: LabelAnswer) -> dict[str, Any]:
@@ -205,8 +220,9 @@ def _refusal(fault: Fault) -> Response:
     return Response(_json(fault.document()), fault.kind.status, headers, media_type="application/json")
 
 
-async def _document(request: Request, most_bytes: int, seconds: float) -> Any:
+async def _document(request: Request, limits: Limits, take: Callable[[int], None]) -> Any:
     """The JSON document of a body that is neither too large nor too slow. Raises Fault."""
+    most_bytes, seconds = limits.body_bytes, limits.body_seconds
     declared = request.headers.get("content-length", "0")
     if not declared.isascii() or not declared.isdigit() or int(declared) > most_bytes:
         raise score_request.too_large(most_bytes)
@@ -218,6 +234,7 @@ async def _document(request: Request, most_bytes: int, seconds: float) -> Any:
                 size += len(part)
                 if size > most_bytes:
                     raise score_request.too_large(most_bytes)
+                take(len(part))
                 parts.append(part)
     except TimeoutError:
         raise Fault(Kind.TIMED_OUT, f"body: not complete after {seconds:g} seconds", "body") from None

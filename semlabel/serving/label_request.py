@@ -9,9 +9,18 @@ from typing import Any
 
 from semlabel.serving.faults import invalid
 from semlabel.serving.limits import Limits
-from semlabel.serving.score_request import flag, refuse_unknown
+from semlabel.serving.score_request import FLAG, NO_MEANING, flag, refuse_unknown
 
 _ID = {"type": "string", "minLength": 1}
+_CANDIDATE = {
+    "type": "object",
+    "properties": {"candidate_id": {"anyOf": [_ID, {"type": "null"}]}, "text": {"anyOf": [_ID, {"type": "null"}]}},
+    "additionalProperties": NO_MEANING,
+    "anyOf": [
+        {"required": ["candidate_id"], "properties": {"candidate_id": _ID}},
+        {"required": ["text"], "properties": {"text": _ID}},
+    ],
+}
 FIELDS: dict[str, dict[str, Any]] = {
     "entity_id": {"anyOf": [_ID, {"type": "null"}]},
     "text": {"type": "string", "minLength": 1},
@@ -19,14 +28,20 @@ FIELDS: dict[str, dict[str, Any]] = {
         "description": "Texts, or candidates of the catalog by their id, or ids with texts of their own.",
         "anyOf": [
             {"type": "array", "items": {"type": "string", "minLength": 1}},
-            {"type": "array", "items": {"type": "object", "properties": {"candidate_id": _ID, "text": _ID}}},
+            {"type": "array", "items": _CANDIDATE},
             {"type": "null"},
         ],
     },
-    "persist": {"type": "boolean", "default": False},
+    "persist": FLAG,
     "text_version": {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 2**63 - 1}, {"type": "null"}]},
 }
-SCHEMA = {"type": "object", "properties": FIELDS, "required": ["text"], "title": "LabelRequest"}
+SCHEMA = {
+    "type": "object",
+    "properties": FIELDS,
+    "additionalProperties": NO_MEANING,
+    "required": ["text"],
+    "title": "LabelRequest",
+}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ class Limits(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     body_bytes: int = 16 * 2**20
+    held_bytes: int = 128 * 2**20
     items: int = 20_000
     labels: int = 1_024
     readings: int = 2_000_000
@@ -21,6 +22,8 @@ class Limits(BaseModel):
     request_seconds: float = 60.0
     drain_seconds: float = 30.0
     connections: int = 1_000
+    connection_seconds: float = 600.0
+    rpcs: int = 512
     waiting_requests: int = 256
     waiting_tokens: int = 4_000_000
     batch_tokens: int = 8_192

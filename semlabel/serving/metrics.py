@@ -25,10 +25,10 @@ class Metrics:
             "semlabel_request_seconds", "Seconds of a request.", ["call"], buckets=_SECONDS, registry=self._own
         )
         self.waiting = Gauge(
-            "semlabel_engine_waiting", "Requests in the engine.", registry=self._own, multiprocess_mode="max"
+            "semlabel_engine_waiting", "Requests in the engine.", registry=self._own, multiprocess_mode="livemax"
         )
         self.ready = Gauge(
-            "semlabel_ready", "1 while this server answers.", registry=self._own, multiprocess_mode="min"
+            "semlabel_ready", "1 while this server answers.", registry=self._own, multiprocess_mode="livemin"
         )
 
     def observe(self, call: str, status: str, seconds: float, items: int) -> None:
@@ -37,6 +37,11 @@ class Metrics:
         self.seconds.labels(call).observe(seconds)
         if items:
             self.items.labels(call).inc(items)
+
+    def gauge(self, waiting: int, ready: bool) -> None:
+        """What this front sees now. The gauges of a front that died count no more."""
+        self.waiting.set(waiting)
+        self.ready.set(ready)
 
     def render(self) -> bytes:
         """The text Prometheus reads, of all fronts where there are several."""

@@ -17,8 +17,9 @@ from grpc_reflection.v1alpha import reflection
 
 from semlabel.serving.access import Access
 from semlabel.serving.answers import Answers
-from semlabel.serving.faults import Fault
+from semlabel.serving.faults import Fault, invalid
 from semlabel.serving.label_request import label_request
+from semlabel.serving.limits import Limits
 from semlabel.serving.metrics import Metrics
 from semlabel.serving.plan import Address, Tls
 from semlabel.serving.proto import labeler_pb2
@@ -35,10 +36,10 @@ class LabelerService:
     def __init__(self, answers: Answers, access: Access, metrics: Metrics) -> None:
         self._answers, self._access, self._metrics = answers, access, metrics
 
-    async def Score(self, request: labeler_pb2.ScoreRequest, context: Any) -> labeler_pb2.ScoreResponse:
+    async def Score(self, content: bytes, context: Any) -> labeler_pb2.ScoreResponse:
         """Probabilities of label tokens."""
 
-        async def answer() -> tuple[labeler_pb2.ScoreResponse, int]:
+        async def answer(request: labeler_pb2.ScoreRequest) -> tuple[labeler_pb2.ScoreResponse, int]:
             asked = score_request(_score_fields(request), self._answers.limits)
             found = await self._answers.score(asked, request.labeler_digest, self._seconds(context))
             response = labeler_pb2.ScoreResponse(
@@ -49,13 +50,15 @@ class LabelerService:
             )
             return response, len(found.scores)
 
-        response: labeler_pb2.ScoreResponse = await self._watched("Score", context, answer)
+        response: labeler_pb2.ScoreResponse = await self._watched(
+            "Score", labeler_pb2.ScoreRequest, content, context, answer
+        )
         return response
 
-    async def Label(self, request: labeler_pb2.LabelRequest, context: Any) -> labeler_pb2.LabelResponse:
+    async def Label(self, content: bytes, context: Any) -> labeler_pb2.LabelResponse:
         """Labels of one entity's text."""
 
-        async def answer() -> tuple[labeler_pb2.LabelResponse, int]:
+        async def answer(request: labeler_pb2.LabelRequest) -> tuple[labeler_pb2.LabelResponse, int]:
             asked = label_request(_label_fields(request), self._answers.limits)
             if asked.persist:
                 self._access.check(_authorization(context), persist=True)
@@ -71,7 +74,9 @@ class LabelerService:
             )
             return response, len(found.labels)
 
-        response: labeler_pb2.LabelResponse = await self._watched("Label", context, answer)
+        response: labeler_pb2.LabelResponse = await self._watched(
+            "Label", labeler_pb2.LabelRequest, content, context, answer
+        )
         return response
 
     def _seconds(self, context: Any) -> float:
@@ -79,11 +84,13 @@ class LabelerService:
         most = self._answers.limits.request_seconds
         return most if left is None else min(float(left), most)
 
-    async def _watched(self, call: str, context: Any, answer: Any) -> Any:
+    async def _watched(self, call: str, kind: type[Message], content: bytes, context: Any, answer: Any) -> Any:
         started, status, items = time.perf_counter(), "CANCELLED", 0
         try:
             self._access.check(_authorization(context))
-            response, items = await answer()
+            with self._answers.room.taken() as take:
+                take(len(content))
+                response, items = await answer(_message(kind, content))
             status = "OK"
         except Fault as fault:
             status = fault.kind.code
@@ -98,11 +105,18 @@ class LabelerService:
 
 
 def build_server(
-    service: LabelerService, address: Address, tls: Tls | None, most_bytes: int
+    service: LabelerService, address: Address, tls: Tls | None, limits: Limits
 ) -> tuple[grpc.aio.Server, int, health.aio.HealthServicer]:
     """A server that is not started yet, the port it listens on, and its health service."""
-    options = [("grpc.max_receive_message_length", most_bytes), ("grpc.so_reuseport", 1)]
-    server = grpc.aio.server(options=options)
+    options = [
+        ("grpc.max_receive_message_length", limits.body_bytes),
+        ("grpc.so_reuseport", 1),
+        ("grpc.server_handshake_timeout_ms", int(limits.header_seconds * 1e3)),
+        # Who keeps a call open for ever loses it with its connection; others connect again, perhaps to another front.
+        ("grpc.max_connection_age_ms", int(limits.connection_seconds * 1e3)),
+        ("grpc.max_connection_age_grace_ms", int(limits.request_seconds * 1e3)),
+    ]
+    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=limits.rpcs)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, _handlers(service)),))
     healthy = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
@@ -119,22 +133,19 @@ def build_server(
 
 
 def _handlers(service: LabelerService) -> dict[str, Any]:
-    """The calls by name. Bytes are parsed here: gRPC itself would call those that are no message a server's fault."""
+    """The calls by name. They take bytes: those that are no message gRPC itself would call a server's fault."""
 
-    def handler(call: Callable[[Any, Any], Awaitable[Any]], kind: type[Message]) -> Any:
-        async def parsed(content: bytes, context: Any) -> Any:
-            try:
-                request = kind.FromString(content)
-            except DecodeError:
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the bytes are no {kind.DESCRIPTOR.full_name}")
-            return await call(request, context)
+    def handler(call: Callable[[bytes, Any], Awaitable[Any]]) -> Any:
+        return grpc.unary_unary_rpc_method_handler(call, None, lambda response: response.SerializeToString())
 
-        return grpc.unary_unary_rpc_method_handler(parsed, None, lambda response: response.SerializeToString())
+    return {"Score": handler(service.Score), "Label": handler(service.Label)}
 
-    return {
-        "Score": handler(service.Score, labeler_pb2.ScoreRequest),
-        "Label": handler(service.Label, labeler_pb2.LabelRequest),
-    }
+
+def _message(kind: type[Message], content: bytes) -> Any:
+    try:
+        return kind.FromString(content)
+    except DecodeError:
+        raise invalid("body", f"the bytes are no {kind.DESCRIPTOR.full_name}") from None
 
 
 async def set_health(healthy: health.aio.HealthServicer, ready: bool) -> None:

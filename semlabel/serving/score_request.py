@@ -14,6 +14,9 @@ from semlabel.serving.faults import Fault, Kind, invalid
 from semlabel.serving.limits import Limits
 from semlabel.text_tokenizer import repaired
 
+FLAG = {"type": ["boolean", "null"], "default": False}
+NO_MEANING = {"enum": [None, False]}
+"""What a field may hold that is not known here."""
 FIELDS: dict[str, dict[str, Any]] = {
     "query": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}, {"type": "null"}]},
     "items": {
@@ -30,13 +33,19 @@ FIELDS: dict[str, dict[str, Any]] = {
             {"type": "null"},
         ]
     },
-    "apply_softmax": {"type": "boolean", "default": False},
-    "temperature": {"type": "number", "exclusiveMinimum": 0, "default": 1.0},
-    "item_first": {"type": "boolean", "default": False},
-    "model": {"type": "string", "default": "default", "maxLength": 256},
-    "parse_special": {"type": "boolean", "default": False},
+    "apply_softmax": FLAG,
+    "temperature": {"type": ["number", "null"], "exclusiveMinimum": 0, "default": 1.0},
+    "item_first": {"enum": [False, None], "default": False},
+    "model": {"type": ["string", "null"], "default": "default", "maxLength": 256},
+    "parse_special": FLAG,
 }
-SCHEMA = {"type": "object", "properties": FIELDS, "required": ["items"], "title": "ScoreRequest"}
+SCHEMA = {
+    "type": "object",
+    "properties": FIELDS,
+    "additionalProperties": NO_MEANING,
+    "required": ["items"],
+    "title": "ScoreRequest",
+}
 _LONGEST_MODEL_NAME = 256
 _LONGEST_FIELD_NAME = 64
 
@@ -85,7 +94,7 @@ def score_request(document: Any, limits: Limits) -> ScoreRequest:
 def refuse_unknown(document: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     """Raise Fault for a field that has a value and no meaning here: a misspelled one would be ignored in silence."""
     for name, value in document.items():
-        if name not in known and value not in (None, False):
+        if name not in known and value is not None and value is not False:
             name = repaired(name[:_LONGEST_FIELD_NAME])
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"

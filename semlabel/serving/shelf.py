@@ -74,6 +74,7 @@ class Shelf:
                 return digest
         if path in self._refused:
             raise SemlabelError(self._refused[path])
+        log.info("labeler %s is being loaded and checked", path.name[:12])
         try:
             labeler = self.load(path)
         except SemlabelError as error:

@@ -143,9 +143,13 @@ def bound(address: Address, listen: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if not listen:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
+        if not listen:
+            # Two servers would share the port without a word: so first look whether it can be had alone.
+            with socket.socket(family, socket.SOCK_STREAM) as alone:
+                alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                alone.bind((address.host, address.port))
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         made.bind((address.host, address.port))
         if listen:
             made.listen(1024)
