@@ -132,7 +132,7 @@ def test_assets_show_content_digests_rows_and_small_pictures(first_run):
     for materialization in events.values():
         digest = materialization.metadata["content_digest"].value
         assert materialization.tags["dagster/data_version"] == digest
-    for asset, plot in (("checkpoint", "loss"), ("checkpoint", "calibrate"), ("threshold", "walk")):
+    for asset, plot in (("checkpoint", "loss"), ("checkpoint", "calibrate"), ("threshold", "walk_precision")):
         picture = events[asset].metadata[plot].value
         assert picture.startswith("![") and "base64," in picture
         assert len(picture) < 100_000
