@@ -60,8 +60,8 @@ class ThresholdResult:
     `threshold` is in margin units, None unless the verdict is `pass`. `bounds` and `points` hold, per declared
     limit, the one-sided bound and the point estimate on certify at the threshold, or at the cut that failed;
     `misses` the false negatives there, over all judged pairs, with their bound. `word` is `certified` only when the
-    coverage of the bound has been shown for this number of entities and for what is judged of each. `steps` lists every
-    cut in the order tested: `limit, cut, flagged, tp, point, bound, limit_value, design_effect, effective_n, exact, ok`.
+    coverage of the bound has been shown for this number of entities and for what is judged of each. `steps` lists
+    every cut as it was tested: `limit, cut, flagged, tp, point, bound, limit_value, design_effect, effective_n, exact, ok`.
     """
 
     threshold: float | None
