@@ -61,7 +61,7 @@ class ThresholdResult:
     limit, the one-sided bound and the point estimate on certify at the threshold, or at the cut that failed;
     `misses` the false negatives there, over all judged pairs, with their bound. `word` is `certified` only when the
     coverage of the bound has been shown for this number of entities and for what is judged of each. `steps` lists
-    every cut as it was tested: `limit, cut, flagged, tp, point, bound, limit_value, design_effect, effective_n, exact, ok`.
+    every cut tested: `limit, cut, flagged, tp, point, bound, limit_value, design_effect, effective_n, exact, ok`.
     """
 
     threshold: float | None
