@@ -550,3 +550,20 @@ def test_evidence_stays_small_whatever_is_wrong(project, instance):
                 assert len(value.records) <= 50
     for row in project.operations.gates_of_run(result.run_id):
         assert len(json.dumps(row["evidence"])) < 20_000
+
+
+def test_what_was_trained_on_never_judges_after_a_night_on_which_the_source_was_cut_short(project, instance):
+    with project.warehouse() as warehouse:
+        split = dict(warehouse.rows("SELECT entity_id, split FROM entities"))
+        trained = {row[0] for row in warehouse.rows("SELECT entity_id FROM training_pairs")}
+    assert {split[entity_id] for entity_id in trained} == {"train"}
+    whole = project.entities()
+    # First everything that trained is away, then it is back while some that judged stay away: places are free.
+    project.write_entities(row for row in whole if split[row["entity_id"]] == "certify")
+    run(project, instance, NIGHT)
+    project.write_entities(row for row in whole if split[row["entity_id"]] in ("train", "certify"))
+    run(project, instance, NIGHT)
+    with project.warehouse() as warehouse:
+        after = dict(warehouse.rows("SELECT entity_id, split FROM entities"))
+    assert {after[entity_id] for entity_id in trained} == {"train"}
+    assert {after[name] for name, was in split.items() if was == "certify"} == {"certify"}
