@@ -93,8 +93,10 @@ def ui(project: TinyProject) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
-        os.killpg(started.pid, signal.SIGINT)
-        started.wait(120)
+        # Its daemon and servers are in one group; none of them is needed again, and where a shell started the tests in
+        # the background they all ignore what could be asked of them.
+        os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
 
 
 def wait_for(page, address: str) -> None:
