@@ -4,7 +4,7 @@ Knows the source, the updates that came online, the splits and the prompt's limi
 labels, except that only entities with references can be held out to judge by.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -88,13 +88,16 @@ def _ingested(step: Step, warehouse: "Warehouse", erased_ids: Collection[str]) -
 def _split(
     step: Step, warehouse: "Warehouse", frame: "pd.DataFrame", judged: set[str]
 ) -> "tuple[pd.DataFrame, list[str]]":
-    from semlabel.splits import LEFT_OUT, assign_splits
+    from semlabel.splits import HELD_OUT, LEFT_OUT, TRAIN, assign_splits
 
     # An entity without references cannot judge or train; it gets its split when references arrive. One that was left
     # out for being a near-duplicate across splits has a group, and stays left out.
     earlier = warehouse.rows("SELECT entity_id, split FROM entities WHERE group_id IS NOT NULL")
     candidates = frame[frame["entity_id"].isin(judged)]
-    previous: Mapping[str, str] = {entity_id: split for entity_id, split in earlier if entity_id in judged}
+    previous = {entity_id: split for entity_id, split in earlier if entity_id in judged}
+    # A source that was cut short for a night forgets whom it lost. What was trained on must not come back as a judge.
+    trained = {row[0] for row in warehouse.rows("SELECT DISTINCT entity_id FROM training_pairs")} & judged
+    previous |= {entity_id: TRAIN for entity_id in trained if previous.get(entity_id, HELD_OUT[0]) in HELD_OUT}
     result = assign_splits(candidates, step.settings.splits, previous)
     split = [result.split.get(entity_id, LEFT_OUT) for entity_id in frame["entity_id"]]
     group = [result.groups.get(entity_id) for entity_id in frame["entity_id"]]

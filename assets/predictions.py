@@ -152,6 +152,7 @@ def _volume(step: Step) -> "GateResult":
         limits.max_candidate_flip_fraction,
         approved=step.operations.approved(subject),
         rows=change.rows,
+        subject=subject,
     )
 
 

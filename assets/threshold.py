@@ -140,8 +140,17 @@ def _plots(
     margins, labels = certify["margin"].to_numpy(), certify["label"].to_numpy()
     probabilities = platt.probability(calibrate["margin"].to_numpy())
     bounds = {} if floor is None else {"floor": floor}
+    walked = {
+        limit: [step for step in result.steps if step["limit"] == limit]
+        for limit in dict.fromkeys(step["limit"] for step in result.steps)
+    }
     return {
-        "walk": metadata.image(report.walk(result.steps, floor), "the walk to tau"),
+        **{
+            f"walk_{limit}": metadata.image(
+                report.walk(steps, steps[0]["limit_value"], limit, result.threshold), f"the walk for {limit}"
+            )
+            for limit, steps in walked.items()
+        },
         "certify": metadata.image(
             report.precision_recall(labels, margins, result.threshold, bounds), "precision and recall on certify"
         ),

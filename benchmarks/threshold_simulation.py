@@ -5,9 +5,13 @@ Three parts: bounds at one fixed cut whose true precision is known; the whole wa
 entities, proven on certify), where a miss is a chosen threshold whose true precision is below the floor; and entity
 effects with heavy tails, which no bound from so few entities survives and which are reported for honesty.
 
-    python benchmarks/threshold_simulation.py [--quick] [--out benchmarks/results]
+With `--sampled` the same for judgements of pairs drawn by chance (`semlabel sample --random`): either they are all that
+is judged, or references list a part of the positives, every other pair counts as NO, and the judgements correct some.
 
-writes threshold_simulation.json: `environment` and `cells`, one flat record per setting and method.
+    python benchmarks/threshold_simulation.py [--sampled] [--quick] [--out benchmarks/results]
+
+writes threshold_simulation.json (threshold_simulation_sampled.json): `environment` and `cells`, one flat record per
+setting and method.
 """
 
 import argparse
@@ -18,7 +22,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -27,11 +31,23 @@ import numpy as np
 from scipy import optimize, special, stats
 
 from semlabel.bounds import binomial_upper, error_bound
-from semlabel.judged import Judged, limit_bound
+from semlabel.judged import Judged, Limit, limit_bound
 from semlabel.thresholds import Policy, walk
 
 CANDIDATES, PREVALENCE, FLAGGED = 200, 0.02, 3.0
 ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Design:
+    """How pairs come to be judged: `drawn` is the share of the cross product in a simple random sample, `listed` the
+    share of the positives that references list (None: no references, only drawn pairs are judged)."""
+
+    drawn: float = 1.0
+    listed: float | None = None
+
+
+EVERY_PAIR = Design()
 
 
 @dataclass(frozen=True)
@@ -80,16 +96,27 @@ class Solved:
         fp = (1 - PREVALENCE) * self.above(cut)
         return {"precision": fp / max(tp + fp, 1e-300), "fpr": fp / (1 - PREVALENCE), "fnr": 1 - tp / PREVALENCE}
 
-    def draw(self, entities: int, rng: np.random.Generator) -> Judged:
-        """One judged cross product of `entities`."""
-        share = np.full((entities, 1), PREVALENCE)
+    def draw(self, entities: int, rng: np.random.Generator, design: Design = EVERY_PAIR) -> Judged:
+        """What is judged of one cross product of `entities`."""
+        share = np.full(entities, PREVALENCE)
         if self.world.spread:
             shape = 1 / self.world.spread**2
-            share = np.minimum(share * rng.gamma(shape, 1 / shape, (entities, 1)), 0.5)
-        labels = rng.random((entities, CANDIDATES)) < share
-        margins = rng.standard_normal((entities, CANDIDATES)) + self.world.effects((entities, 1), rng)
+            share = np.minimum(share * rng.gamma(shape, 1 / shape, entities), 0.5)
+        pairs = np.arange(entities * CANDIDATES)
+        drawn = pairs
+        if design.drawn < 1:
+            drawn = np.sort(rng.choice(pairs.size, round(design.drawn * pairs.size), replace=False, shuffle=False))
+        if design.listed is None:
+            pairs = drawn
+        entity = pairs // CANDIDATES
+        labels = rng.random(pairs.size) < share[entity]
+        margins = rng.standard_normal(pairs.size) + self.world.effects((entities,), rng)[entity]
         margins += self.separation * labels
-        return Judged.of(np.repeat(np.arange(entities), CANDIDATES), labels.ravel(), margins.ravel())
+        if design.listed is not None:
+            known = rng.random(pairs.size) < design.listed
+            known[drawn] = True
+            labels &= known
+        return Judged.of(entity, labels, margins)
 
 
 def _ratio(errors: np.ndarray, totals: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -104,6 +131,11 @@ def _ratio(errors: np.ndarray, totals: np.ndarray) -> tuple[np.ndarray, np.ndarr
 def binomial(errors: np.ndarray, totals: np.ndarray, alpha: float) -> np.ndarray:
     """Clopper-Pearson over pairs, as if they were independent."""
     return binomial_upper(errors.sum(1), totals.sum(1), alpha)
+
+
+def point_estimate(errors: np.ndarray, totals: np.ndarray, alpha: float) -> np.ndarray:
+    """No bound at all: what was found is believed."""
+    return _ratio(errors, totals)[0]
 
 
 def design_effect(errors: np.ndarray, totals: np.ndarray, alpha: float) -> np.ndarray:
@@ -153,34 +185,45 @@ def betting(errors: np.ndarray, totals: np.ndarray, alpha: float) -> np.ndarray:
     return found
 
 
-OTHERS = (binomial, design_effect, linearised_t, jackknife_t, bootstrap_t, betting)
+Method = Callable[[np.ndarray, np.ndarray, float], np.ndarray]
+OTHERS: tuple[Method, ...] = (binomial, design_effect, linearised_t, jackknife_t, bootstrap_t, betting)
+NAIVE: tuple[Method, ...] = (point_estimate, binomial)
 
 
 def fixed_cut(
-    world: World, entities: int, trials: int, rng: np.random.Generator, others: bool = True
+    world: World,
+    entities: int,
+    trials: int,
+    rng: np.random.Generator,
+    others: Sequence[Method] = OTHERS,
+    design: Design = EVERY_PAIR,
 ) -> Iterator[dict]:
     """Coverage of every bound at the one cut whose truth is known."""
     solved = world.solved()
     truth = solved.truth(solved.cut)
-    errors, totals = np.empty((trials, entities)), np.empty((trials, entities))
+    # Entities without a judged pair stay zero, as if they were not there.
+    errors, totals = np.zeros((trials, entities)), np.zeros((trials, entities))
+    # Of positives that nobody listed or found, no judged pair tells: misses are those among the known ones.
+    limits: tuple[Limit, ...] = ("precision", "fpr", "fnr") if design.listed is None else ("precision", "fpr")
     upper: dict[tuple[str, str], list[float]] = {}
     for trial in range(trials):
-        judged = solved.draw(entities, rng)
+        judged = solved.draw(entities, rng, design)
         counts = judged.counts(solved.cut)
-        errors[trial], totals[trial] = counts["flagged"] - counts["tp"], counts["flagged"]
-        for limit in ("precision", "fpr", "fnr"):
+        wrong, flagged = counts["flagged"] - counts["tp"], counts["flagged"]
+        errors[trial, : judged.entities], totals[trial, : judged.entities] = wrong, flagged
+        for limit in limits:
             found = limit_bound(judged, solved.cut, limit, 1 - ALPHA).bound
             upper.setdefault(("semlabel", limit), []).append(found)
         halved = limit_bound(judged, solved.cut, "precision", 1 - ALPHA / 2).bound
         upper.setdefault(("semlabel, alpha 0.025", "precision"), []).append(halved)
-        found = error_bound(errors[trial], totals[trial], 1 - ALPHA).bound
+        found = error_bound(wrong, flagged, 1 - ALPHA).bound
         upper.setdefault(("semlabel, counts only", "precision"), []).append(found)
-    for method in OTHERS if others else ():
+    for method in others:
         upper[(method.__name__, "precision")] = method(errors, totals, ALPHA).tolist()
     for (method, limit), values in upper.items():
         missed = int((np.array(values) < truth[limit]).sum())
         nominal = ALPHA / 2 if "0.025" in method else ALPHA
-        yield _cell("fixed cut", world, entities, trials) | {
+        yield _cell("fixed cut", world, entities, trials, design) | {
             "method": method,
             "limit": limit,
             "true_error_ratio": truth[limit],
@@ -194,18 +237,28 @@ def fixed_cut(
         }
 
 
-def whole_walk(world: World, floor: float, entities: int, trials: int, rng: np.random.Generator) -> dict:
-    """Misses and power of the walk with the bound of `semlabel.bounds`."""
+def whole_walk(
+    world: World,
+    floor: float,
+    entities: int,
+    trials: int,
+    rng: np.random.Generator,
+    design: Design = EVERY_PAIR,
+    calibrate: int = 40,
+) -> dict:
+    """Misses and power of the walk with the bound of `semlabel.bounds`; both splits are judged by one design."""
     solved = world.solved()
     certified, missed, recall, start = 0, 0, [], time.perf_counter()
     for _ in range(trials):
-        result = walk(Policy(min_precision=floor), solved.draw(40, rng), solved.draw(entities, rng))
+        held_out = solved.draw(calibrate, rng, design), solved.draw(entities, rng, design)
+        result = walk(Policy(min_precision=floor), *held_out)
         if result.threshold is not None:
             truth = solved.truth(result.threshold)
+            assert result.word == "certified", "a cell with too few entities shows nothing"
             certified += 1
             missed += 1 - truth["precision"] < floor
             recall.append(1 - truth["fnr"])
-    return _cell("walk", world, entities, trials) | {
+    return _cell("walk", world, entities, trials, design) | {
         "method": "semlabel",
         "limit": "precision",
         "floor": floor,
@@ -220,7 +273,7 @@ def whole_walk(world: World, floor: float, entities: int, trials: int, rng: np.r
     }
 
 
-def _cell(part: str, world: World, entities: int, trials: int) -> dict:
+def _cell(part: str, world: World, entities: int, trials: int, design: Design) -> dict:
     return {
         "part": part,
         "entities": entities,
@@ -229,6 +282,9 @@ def _cell(part: str, world: World, entities: int, trials: int) -> dict:
         "entity_effect": f"t{world.tail}" if world.tail else "normal",
         "precision_at_3_flagged": world.precision,
         "positives_spread": world.spread,
+        "drawn_share": design.drawn,
+        "drawn_pairs": round(design.drawn * entities * CANDIDATES),
+        "listed_share_of_positives": design.listed,
     }
 
 
@@ -241,7 +297,8 @@ def study(quick: bool) -> Iterator[dict]:
         for precision in (0.5, 0.65, 0.9):
             for entities in (40, 150):
                 for sd in sds:
-                    yield from fixed_cut(World(sd, precision, spread), entities, fixed, rng, others=spread == 0.0)
+                    others = () if spread else OTHERS
+                    yield from fixed_cut(World(sd, precision, spread), entities, fixed, rng, others)
     for spread, floor, precision in ((0.0, 0.5, 0.65), (0.0, 0.8, 0.88), (0.7, 0.5, 0.65)):
         for entities in (40, 50, 150):
             for sd in sds:
@@ -249,6 +306,30 @@ def study(quick: bool) -> Iterator[dict]:
     for entities in (40, 150):
         for sd in (0.5, 1.0):
             yield from fixed_cut(World(sd, 0.65, 0.0, tail=4), entities, fixed // 3, rng)
+
+
+# Dense and thin samples; the last one has about one pair of every entity.
+SAMPLES = ((40, 0.5), (40, 0.2), (150, 0.2), (150, 0.05), (600, 0.05), (1200, 0.005))
+
+
+def study_of_samples(quick: bool) -> Iterator[dict]:
+    """The cells of judgements drawn by chance."""
+    rng = np.random.default_rng(21)
+    fixed, walks = (100, 20) if quick else (500, 300)
+    sds = (0.0, 0.5, 1.0, 1.5)
+    for spread, precision in ((0.0, 0.65), (0.7, 0.65), (0.0, 0.9)):
+        for entities, drawn in SAMPLES:
+            for sd in sds:
+                yield from fixed_cut(World(sd, precision, spread), entities, fixed, rng, NAIVE, Design(drawn))
+    for drawn in (0.02, 0.2):
+        for sd in sds:
+            yield from fixed_cut(World(sd, 0.65), 150, fixed, rng, NAIVE, Design(drawn, listed=0.7))
+    # 20,000 drawn pairs hold 300 flagged ones, 5,000 hold 75; the floor is 10 or 15 points below the truth.
+    for entities, drawn in ((200, 0.5), (2000, 0.05), (500, 0.05)):
+        for precision in (0.6, 0.65):
+            for sd in sds:
+                world, calibrate = World(sd, precision), max(40, entities * 3 // 10)
+                yield whole_walk(world, 0.5, entities, walks, rng, Design(drawn), calibrate)
 
 
 def environment() -> dict:
@@ -268,15 +349,17 @@ def environment() -> dict:
 def main() -> None:
     """Run the study and write its JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sampled", action="store_true", help="judgements of pairs drawn by chance")
     parser.add_argument("--quick", action="store_true", help="few trials: a smoke run, not evidence")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     cells = []
-    for cell in study(options.quick):
+    for cell in (study_of_samples if options.sampled else study)(options.quick):
         cells.append(cell)
         told = f"certified {cell['certified_rate']:.0%}" if cell["part"] == "walk" else f"+{cell['median_excess']:.3f}"
         mark = " ABOVE NOMINAL" if cell["significantly_above_nominal"] else ""
         name = f"{cell['part']} {cell['limit']} n={cell['entities']} sd={cell['entity_sd']} {cell['entity_effect']}"
+        name += f" drawn={cell['drawn_share']} listed={cell['listed_share_of_positives']}"
         world = f"precision={cell['precision_at_3_flagged']} spread={cell['positives_spread']}"
         print(
             f"{name} {world} {cell['method']}: missed {cell['miss_rate']:.1%}, {told}{mark}",
@@ -284,7 +367,7 @@ def main() -> None:
             flush=True,
         )
     options.out.mkdir(parents=True, exist_ok=True)
-    target = options.out / "threshold_simulation.json"
+    target = options.out / f"threshold_simulation{'_sampled' if options.sampled else ''}.json"
     target.write_text(json.dumps({"environment": environment(), "cells": cells}, indent=1) + "\n")
     print(target)
 

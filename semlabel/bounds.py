@@ -5,7 +5,8 @@ together, so a binomial bound over pairs is far too narrow (with an entity effec
 in over a third of trials). The bound used here is the linearised ratio estimator with Student t at the effective
 number of entities, widened for skewness (Hall 1992, "On the removal of skewness by transformation") and by one
 imagined entity, because what breaks such bounds is the rare bad entity that the sample happens not to hold.
-`benchmarks/threshold_simulation.py` shows its coverage and that of the alternatives.
+`benchmarks/threshold_simulation.py` shows its coverage and that of the alternatives, for judged cross products and for
+random samples of their pairs.
 """
 
 from dataclasses import dataclass

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 60_000
 """No image is larger: an event log keeps every one of them."""
 
-_YES, _NO, _MUTED = "#D55E00", "#0072B2", "#707070"
+_YES, _NO, _MUTED, _GREEN = "#D55E00", "#0072B2", "#707070", "#009E73"
 _MAX_POINTS = 400
 
 
@@ -74,8 +74,9 @@ def precision_recall(
     recall, precision = _precision_recall(margin, label)
     axes.plot(recall, precision, color=_NO, linewidth=1.6)
     axes.axhline(label.mean(), color=_MUTED, linewidth=0.8, linestyle=":", label=f"prevalence {label.mean():.3f}")
-    for (name, level), style in zip((bounds or {}).items(), ("--", "-.", ":") * 3, strict=False):
-        axes.axhline(level, color="black", linewidth=0.9, linestyle=style, label=f"{name} {level:.3f}")
+    looks = (("black", "--"), (_GREEN, "-"), (_MUTED, "-.")) * 3
+    for (name, level), (color, style) in zip((bounds or {}).items(), looks, strict=False):
+        axes.axhline(level, color=color, linewidth=0.9, linestyle=style, label=f"{name} {level:.3f}")
     flagged = margin >= threshold if threshold is not None else np.zeros(0, bool)
     if flagged.any():
         true = (flagged & label).sum()
@@ -94,7 +95,7 @@ def prediction_histogram(edges: Sequence[float], counts: Sequence[int], threshol
     axes.set_ylim(bottom=0.7)
     if threshold is not None:
         axes.axvline(threshold, color="black", linewidth=1.2, linestyle="--", label=f"tau = {threshold:.3g}")
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(frameon=False, fontsize=8, loc="upper right")
     return _png(figure, axes)
 
 
@@ -123,12 +124,17 @@ def reliability(
     return _png(figure, axes)
 
 
-def walk(steps: Sequence[Mapping[str, Any]], floor: float | None = None) -> bytes:
-    """The threshold's walk: point estimate and proven bound of every cut that was tried, and the declared limit.
+def walk(
+    steps: Sequence[Mapping[str, Any]],
+    floor: float | None = None,
+    limit: str = "precision",
+    threshold: float | None = None,
+) -> bytes:
+    """The threshold's walk: estimate and proven bound of every cut that was tried, the declared limit, and tau.
 
     `steps` as in a threshold result: `cut`, `point`, `bound` (None where a cut flagged nothing), `ok`.
     """
-    figure, axes = _canvas("the walk to tau", "cut (margin)", "estimate and bound")
+    figure, axes = _canvas("the walk to tau", "cut (margin)", limit)
     known = [s for s in steps if s.get("point") is not None and s.get("bound") is not None]
     if not known:
         return _png(figure, axes, empty=True)
@@ -138,8 +144,10 @@ def walk(steps: Sequence[Mapping[str, Any]], floor: float | None = None) -> byte
         chosen = [s for s in known if bool(s["ok"]) is ok]
         axes.plot([float(s["cut"]) for s in chosen], [float(s["bound"]) for s in chosen], "o", color=color, label=name)
     if floor is not None:
-        axes.axhline(floor, color="black", linewidth=1, linestyle="--", label=f"limit {floor:.3g}")
-    axes.legend(frameon=False, fontsize=8)
+        axes.axhline(floor, color="black", linewidth=1, linestyle="--", label=f"declared {floor:.3g}")
+    if threshold is not None:
+        axes.axvline(threshold, color="black", linewidth=1, linestyle=":", label=f"tau = {threshold:.3g}")
+    axes.legend(framealpha=0.9, edgecolor="none", fontsize=8)
     return _png(figure, axes)
 
 

@@ -60,8 +60,8 @@ class ThresholdResult:
     `threshold` is in margin units, None unless the verdict is `pass`. `bounds` and `points` hold, per declared
     limit, the one-sided bound and the point estimate on certify at the threshold, or at the cut that failed;
     `misses` the false negatives there, over all judged pairs, with their bound. `word` is `certified` only when the
-    coverage of the bound has been shown for this number of entities. `steps` lists every cut in the order tested:
-    `limit, cut, flagged, tp, point, bound, limit_value, design_effect, effective_n, exact, ok`.
+    coverage of the bound has been shown for this number of entities and for what is judged of each. `steps` lists
+    every cut tested: `limit, cut, flagged, tp, point, bound, limit_value, design_effect, effective_n, exact, ok`.
     """
 
     threshold: float | None
@@ -215,7 +215,9 @@ def _result(
     more: int | None,
 ) -> ThresholdResult:
     exact = bool(shown) and all(step["exact"] for step in shown)
-    word: Word = "certified" if exact or proof.entities >= SHOWN_FROM_ENTITIES else "estimated"
+    # Where margins show no spread between entities the bound rests on counts alone, and misses more often than it says.
+    holds = proof.entities >= SHOWN_FROM_ENTITIES and proof.levels is not None
+    word: Word = "certified" if exact or holds else "estimated"
     at = threshold if threshold is not None else (shown[0]["cut"] if shown else None)
     return ThresholdResult(
         threshold=threshold,

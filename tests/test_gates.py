@@ -97,6 +97,10 @@ def test_an_approval_lets_one_volume_change_pass_and_says_so():
     assert approved.evidence["approved"] is True
 
 
+def test_whoever_is_alerted_of_a_volume_change_can_approve_it_without_looking_for_its_digest():
+    assert "`semlabel approve 3114cea4cad6`" in volume(removed_fraction=0.5, subject="3114cea4cad6eac7a19581").sentence
+
+
 def test_few_labels_of_a_rare_candidate_do_not_block_a_night():
     assert volume(candidate_flips=[{"candidate_id": "rare", "yes_either": 3, "flipped": 3}]).passed
 

@@ -132,7 +132,7 @@ def test_assets_show_content_digests_rows_and_small_pictures(first_run):
     for materialization in events.values():
         digest = materialization.metadata["content_digest"].value
         assert materialization.tags["dagster/data_version"] == digest
-    for asset, plot in (("checkpoint", "loss"), ("checkpoint", "calibrate"), ("threshold", "walk")):
+    for asset, plot in (("checkpoint", "loss"), ("checkpoint", "calibrate"), ("threshold", "walk_precision")):
         picture = events[asset].metadata[plot].value
         assert picture.startswith("![") and "base64," in picture
         assert len(picture) < 100_000
@@ -550,3 +550,21 @@ def test_evidence_stays_small_whatever_is_wrong(project, instance):
                 assert len(value.records) <= 50
     for row in project.operations.gates_of_run(result.run_id):
         assert len(json.dumps(row["evidence"])) < 20_000
+
+
+def test_what_was_trained_on_never_judges_after_a_night_on_which_the_source_was_cut_short(project, instance):
+    with project.warehouse() as warehouse:
+        split = dict(warehouse.rows("SELECT entity_id, split FROM entities"))
+        trained = {row[0] for row in warehouse.rows("SELECT entity_id FROM training_pairs")}
+    assert {split[entity_id] for entity_id in trained} == {"train"}
+    whole = project.entities()
+    # First nearly everything that trained is away, then it is back while others stay away: places to judge are free.
+    one = min(trained)
+    for present in ({"certify"}, {"certify", "train"}):
+        project.write_entities(row for row in whole if split[row["entity_id"]] in present or row["entity_id"] == one)
+        run(project, instance, NIGHT)
+        with project.warehouse() as warehouse:
+            after = dict(warehouse.rows("SELECT entity_id, split FROM entities"))
+        assert {split[entity_id] for entity_id in after} == {"certify", "train"}
+    assert {after[entity_id] for entity_id in trained} == {"train"}
+    assert {after[name] for name, was in split.items() if was == "certify"} == {"certify"}

@@ -246,6 +246,15 @@ def test_coverage_not_shown_is_called_estimated():
     assert words == ["estimated", "certified"]
 
 
+def test_pairs_that_show_no_spread_between_entities_certify_nothing():
+    # One judged NO of each entity: whether whole entities lie high or low cannot be seen.
+    entities = np.repeat(np.arange(60), 5)
+    labels, margins = np.tile([True, True, True, True, False], 60), np.tile([4.0, 3.0, 2.5, 2.0, -1.0], 60)
+    judged = Judged.of(entities, labels, margins)
+    result = walk(Policy(min_precision=0.5), judged, judged)
+    assert (result.verdict, result.word) == ("pass", "estimated")
+
+
 def test_ids_and_row_order_change_nothing():
     calibrate, certify = sample()
     order = np.random.default_rng(0).permutation(certify.margins.size)

@@ -61,12 +61,14 @@ def volume_change(
     approved: bool,
     rows: int,
     min_candidate_labels: int = 20,
+    subject: str = "SUBJECT",
 ) -> GateResult:
     """Passes when little vanished against the current publication, or a person approved exactly these rows.
 
     `removed_fraction` of the `previous_rows` published rows are gone from the new `rows`. `candidate_flips` has per
     candidate `candidate_id`, `yes_either` (rows YES before or now) and `flipped`; only candidates with at least
     `min_candidate_labels` such rows are common enough to judge. Without a previous publication any `rows` pass.
+    `subject` is the digest by which a person approves exactly these rows; whoever is alerted needs it.
     """
     gate = "volume_change"
     flipped = [
@@ -101,7 +103,7 @@ def volume_change(
         # Else a reader would see a share of removed rows that is well within its limit.
         compared = (max(row["flipped"] / row["yes_either"] for row in flipped), max_candidate_flip_fraction)
     if findings and not approved:
-        sentence = f"{found}: check the sources, then `semlabel approve` this change if it is meant."
+        sentence = f"{found}: check the sources; if this change is meant, `semlabel approve {subject[:12]}`."
         return decide(gate, "fail", sentence, *compared, evidence)
     if findings:
         return decide(gate, "pass", f"{found}, which was approved.", *compared, evidence)

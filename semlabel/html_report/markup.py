@@ -77,8 +77,13 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> Html:
     body = [tag("tr", *[tag("td", cell) for cell in row]) for row in rows]
     if not body:
         return paragraph("None.")
-    head = tag("tr", *[tag("th", header) for header in headers])
-    return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="scroll")
+    head = [tag("thead", tag("tr", *[tag("th", header) for header in headers]))] if any(headers) else []
+    return tag("div", tag("table", *head, tag("tbody", *body)), class_="scroll")
+
+
+def link(place: str, *children: Any) -> Html:
+    """A link to the element of this page whose id is `place`; there are no links to anywhere else."""
+    return tag("a", *children, href=f"#{place}")
 
 
 def picture(address: str, alternative: str) -> Html:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 MOST_CANDIDATES = 10
 MOST_PAIRS = 20
 _SURE = 0.95
+_MARK = "(?)"
 _MOST_OF_A_TEXT = 160
 
 
@@ -64,8 +65,8 @@ def pairs_section(
         tag("h3", f"Labeled NO, reference YES: lowest margins{without}"),
         _pairs(manifest, false_negatives, texts, expected=True),
         paragraph(
-            f'"Look at the reference" marks pairs of which the labeler is at least {_SURE:.0%} sure that the reference '
-            "is wrong: often it is."
+            f"{_MARK} marks pairs of which the labeler is at least {_SURE:.0%} sure that the reference is wrong: often "
+            "it is, so look at it."
         ),
     )
 
@@ -128,11 +129,10 @@ def _pairs(manifest: "Manifest", pairs: "pd.DataFrame", texts: Texts, expected: 
                 texts.of_entity(entity_id),
                 texts.of_candidate(candidate_id),
                 figure(margin),
-                figure(probability, 3),
-                "Look at the reference" if against is not None and against >= _SURE else "",
+                figure(probability, 3) + (f" {_MARK}" if against is not None and against >= _SURE else ""),
             ]
         )
-    return table(["entity", "candidate", "margin", "probability", ""], rows)
+    return table(["entity", "candidate", "margin", "probability"], rows)
 
 
 def _probability(manifest: "Manifest", margin: float) -> float | None:

@@ -18,7 +18,12 @@ h2 { font-size: 1.15rem; margin: 2rem 0 0.4rem; border-bottom: 1px solid var(--l
 h3 { font-size: 1rem; margin: 1.2rem 0 0.3rem; }
 p, bdi { overflow-wrap: anywhere; }
 img { display: block; max-width: 100%; height: auto; background: #fff; margin: 0.5rem 0; }
-.scroll { overflow-x: auto; }
+/* A shadow at the edge where a table goes on; it leaves when the end is reached. */
+.scroll { overflow-x: auto; background:
+  linear-gradient(to right, Canvas 1rem, transparent) -2px 0 / 2rem 100% no-repeat local,
+  linear-gradient(to left, Canvas 1rem, transparent) calc(100% + 2px) 0 / 2rem 100% no-repeat local,
+  linear-gradient(to right, #8889, transparent) 1px 0 / 0.7rem 100% no-repeat scroll,
+  linear-gradient(to left, #8889, transparent) calc(100% - 1px) 0 / 0.7rem 100% no-repeat scroll; }
 table { border-collapse: collapse; font-size: 0.9rem; }
 th, td { text-align: left; vertical-align: top; padding: 0.25rem 0.6rem 0.25rem 0; }
 tr { border-bottom: 1px solid var(--line); }
@@ -30,6 +35,12 @@ td:has(bdi) { min-width: 6rem; }
 .verdict { font-weight: 600; }
 .pass .verdict { color: var(--pass); } .fail .verdict { color: var(--fail); } .wait .verdict { color: var(--wait); }
 .small { font-size: 0.85rem; opacity: 0.8; }
+@media (prefers-color-scheme: dark) { :root { --pass: #3fb950; --fail: #ff7b72; --wait: #d29922; } }
+@media (max-width: 30rem) {
+  table { font-size: 0.8rem; }
+  th, td { padding-right: 0.4rem; }
+  td:has(bdi) { min-width: 5.2rem; }
+}
 """
 )
 

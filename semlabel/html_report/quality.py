@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _RESULT = "threshold_result"
 _MOST_STEPS = 40
 _MOST_OF_A_SENTENCE = 1_000
+_YES_NO = {True: "yes", False: "no"}
 
 
 @dataclass(frozen=True)
@@ -46,18 +47,17 @@ def threshold_section(manifest: "Manifest", calibrate: "HeldOut", certify: "Held
     steps = [step for step in result.get("steps", []) if isinstance(step, Mapping)]
     for limit in dict.fromkeys(str(step.get("limit")) for step in steps):
         own = [step for step in steps if str(step.get("limit")) == limit]
-        plot = report.walk(own, own[0].get("limit_value"))
-        parts += [tag("h3", f"The walk for {limit}"), _plot(plot, f"the walk to the cut for {limit}")]
-    rows = [
-        [
-            step.get("limit"),
-            *[figure(step.get(name)) for name in ("cut", "flagged", "point", "bound", "limit_value")],
-            "holds" if step.get("ok") else "does not hold",
+        declared = own[0].get("limit_value")
+        plot = report.walk(own, declared, limit, manifest.threshold)
+        rows = [
+            [*[figure(step.get(name)) for name in ("cut", "flagged", "point", "bound")], _YES_NO[bool(step.get("ok"))]]
+            for step in own[:_MOST_STEPS]
         ]
-        for step in steps[:_MOST_STEPS]
-    ]
-    if rows:
-        parts.append(table(["limit", "cut", "flagged", "estimate", "bound", "declared", ""], rows))
+        parts += [
+            tag("h3", f"The walk for {limit}, declared {figure(declared)}"),
+            _plot(plot, f"the walk to the cut for {limit}"),
+            table(["cut", "flagged", "estimate", "bound", "holds"], rows),
+        ]
     return section("Threshold", *parts)
 
 

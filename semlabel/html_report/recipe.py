@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from semlabel.gates.registry import GATES
-from semlabel.html_report.markup import Html, entity, figure, outside, paragraph, section, table, tag
+from semlabel.html_report.markup import Html, entity, figure, link, outside, paragraph, section, table, tag
 
 if TYPE_CHECKING:
     from semlabel.manifest import Manifest
@@ -64,6 +64,7 @@ def gates_section(rows: Sequence[Mapping[str, Any]], settings: "Settings") -> Ht
     red = [row for row in newest.values() if row["verdict"] != "pass"]
     asked = f"{len(newest)} gates were asked in this run, {len(red)} did not pass."
     parts = [paragraph(asked if rows else "No gate was asked in this run: it ended before the first one.")]
+    parts += [paragraph(link(_place(row["gate"]), outside(row["gate"])), f" {_word(row)}") for row in red]
     for stage, gates in stages:
         parts.append(tag("h3", stage))
         parts += [_gate(gate, newest.get(gate), settings) for gate in gates]
@@ -73,10 +74,10 @@ def gates_section(rows: Sequence[Mapping[str, Any]], settings: "Settings") -> Ht
 def _gate(gate: str, row: Mapping[str, Any] | None, settings: "Settings") -> Html:
     name = tag("strong", outside(gate))
     if row is None:
-        return tag("div", paragraph(name, " was not asked in this run."), class_="gate")
+        return tag("div", paragraph(name, " was not asked in this run."), class_="gate", id=_place(gate))
     warns = "" if row["severity"] == "ERROR" else ", a warning"
     compared = f", value {figure(row['value'])}, limit {figure(row['limit'])}{warns}"
-    head = paragraph(name, " ", tag("span", _WORDS.get(row["verdict"], row["verdict"]), class_="verdict"), compared)
+    head = paragraph(name, " ", tag("span", _word(row), class_="verdict"), compared)
     parts = [head, paragraph(outside(row["sentence"], _MOST_OF_A_SENTENCE))]
     if row["verdict"] != "pass":
         parts += _evidence(row["evidence"], settings.report.texts)
@@ -84,7 +85,15 @@ def _gate(gate: str, row: Mapping[str, Any] | None, settings: "Settings") -> Htm
             parts.append(tag("p", f"What to do: docs/runbook/{gate}.md", class_="small"))
     if "replayed_from" in row["evidence"]:
         parts.append(tag("p", "Repeated: what it judges is unchanged.", class_="small"))
-    return tag("div", *parts, class_=f"gate {_CLASSES.get(row['verdict'], 'wait')}")
+    return tag("div", *parts, class_=f"gate {_CLASSES.get(row['verdict'], 'wait')}", id=_place(gate))
+
+
+def _word(row: Mapping[str, Any]) -> str:
+    return _WORDS.get(row["verdict"], row["verdict"])
+
+
+def _place(gate: Any) -> str:
+    return f"gate-{gate}"
 
 
 def _evidence(evidence: Mapping[str, Any], texts: bool) -> list[Html]:
