@@ -1,6 +1,6 @@
 """What a night costs in the store, without any model: planning, committing, publishing, and a month of churn.
 
-    semlabel bench refresh [--quick] [--large] [--out DIR]
+    semlabel bench refresh [--quick] [--large] [--churn] [--out DIR]
 
 A synthetic warehouse of entities x 200 candidates is written with float margins as a model gives them (an entity
 effect, a candidate effect, noise; float32). Then, through the public interfaces: a night in which nothing changed
@@ -157,6 +157,15 @@ def study(quick: bool = False, large: bool = False) -> Iterator[dict[str, Any]]:
             yield from measure(World(Path(folder), entities, CANDIDATES), nights)
 
 
+def month(quick: bool = False) -> Iterator[dict[str, Any]]:
+    """The nights of churn alone, at the largest size that has them: the file depends on no clock and no machine."""
+    with tempfile.TemporaryDirectory(prefix="semlabel-refresh-") as folder:
+        world = World(Path(folder), (QUICK if quick else SIZES)[-1], CANDIDATES)
+        with world.open() as warehouse:
+            world.fill(warehouse)
+        yield from _churn(world, 5 if quick else NIGHTS)
+
+
 def measure(world: World, nights: int) -> Iterator[dict[str, Any]]:
     """The cells of one size."""
     with world.open() as warehouse:
@@ -243,9 +252,9 @@ def _churn(world: World, nights: int) -> Iterator[dict[str, Any]]:
         yield cell
 
 
-def table(cells: Sequence[Mapping[str, Any]]) -> str:
-    """The cells as a Markdown page."""
-    lines = ["# Refresh", "", "`semlabel bench refresh` ([raw data](refresh.json)).", ""]
+def table(cells: Sequence[Mapping[str, Any]], name: str = "refresh", options: str = "") -> str:
+    """The cells as the Markdown page of the files `name`."""
+    lines = ["# Refresh", "", f"`semlabel bench refresh{options}` ([raw data]({name}.json)).", ""]
     lines += ["| pairs | step | seconds | peak MB | found |", "|--:|---|--:|--:|---|"]
     for cell in cells:
         rest = {
@@ -256,7 +265,7 @@ def table(cells: Sequence[Mapping[str, Any]]) -> str:
         )
         step = f"night {cell['night']}" if "night" in cell else cell["step"]
         lines.append(f"| {cell['pairs']:,} | {step} | {cell['seconds']:.3g} | {cell['peak_mb']:,.0f} | {told} |")
-    return "\n".join([*lines, "", "![growth and churn](refresh.png)", ""])
+    return "\n".join([*lines, "", f"![growth and churn]({name}.png)", ""])
 
 
 def figure(cells: Sequence[Mapping[str, Any]]) -> bytes:

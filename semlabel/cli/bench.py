@@ -214,6 +214,7 @@ def refresh(
     out: OutOption = OUT,
     quick: QuickOption = False,
     large: Annotated[bool, typer.Option("--large", help="The largest size too: 100 million pairs.")] = False,
+    churn: Annotated[bool, typer.Option("--churn", help="Only the nights of churn; writes refresh_churn.*")] = False,
     json: JsonOption = False,
 ) -> None:
     """Plan, commit, publish, purge and compact a synthetic warehouse of up to 20 million pairs, with made-up margins.
@@ -227,13 +228,14 @@ def refresh(
     from semlabel.bench.environment import environment
     from semlabel.bench.output import write
 
+    name, options = ("refresh_churn", " --churn") if churn else ("refresh", "")
     cells = []
-    for cell in benchmark.study(quick=quick, large=large):
+    for cell in benchmark.month(quick) if churn else benchmark.study(quick=quick, large=large):
         cells.append(cell)
         say(" ".join(f"{key}={value}" for key, value in cell.items()))
     document = {"environment": environment(), "quick": quick, "missing": [], "cells": cells}
-    write(out, "refresh", document, benchmark.table(cells), benchmark.figure(cells))
-    _told(document, out, "refresh", json)
+    write(out, name, document, benchmark.table(cells, name, options), benchmark.figure(cells))
+    _told(document, out, name, json)
 
 
 def _about(model: str | None, config: Path, synthetic: bool, threads: int) -> "tuple[Subject, Texts | None]":
