@@ -12,6 +12,7 @@ import typer
 
 from semlabel.cli import experiments
 from semlabel.cli.common import DEFAULT_CONFIG, ConfigOption, JsonOption, project, say, show, show_json
+from semlabel.cli.compare import compare
 from semlabel.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def build() -> typer.Typer:
     app.command("serving", short_help="The rate a server keeps up with: packed scoring and packed generation.")(serving)
     app.command("coupling", short_help="Answers that change when another candidate is replaced by noise.")(coupling)
     app.command("refresh", short_help="What a night costs in the store, without any model.")(refresh)
+    app.command("compare", short_help="Two machines' or backends' labels of the same pairs.")(compare)
     experiments.register(app)
     return app
 
