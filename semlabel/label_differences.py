@@ -65,8 +65,8 @@ class LabelDifferences:
     def sentence(self) -> str:
         """One sentence for people."""
         text = (
-            f"{self.pairs:,} pairs: {self.moved:,} margins differ, by at most {self.largest:.3g}; {self.near:,} lie "
-            f"within {self.rounding:g} of the cut {self.threshold:g}, {self.changed_near:,} of them with another label; "
+            f"{self.pairs:,} pairs: {self.moved:,} margins differ, by at most {self.largest:.3g}; {self.near:,} are "
+            f"within {self.rounding:g} of the cut {self.threshold:g}, {self.changed_near:,} labels differ there; "
             f"{self.changed:,} labels differ beyond it"
         )
         alone = [f"{n:,} are only in the {name}" for n, name in self._alone() if n]
