@@ -150,4 +150,6 @@ def _compared(connection: "duckdb.DuckDBPyConnection", threshold: float, roundin
         f"""SELECT entity_id, candidate_id, first, second FROM both_sides WHERE label <> other AND NOT near
         ORDER BY abs(first - {float(threshold)!r}) DESC, entity_id, candidate_id LIMIT {_SHOWN}"""
     ).fetchall()
-    return LabelDifferences(threshold, rounding, *counts, tuple(DifferingPair(*row) for row in examples))
+    names = ("pairs", "only_first", "only_second", "moved", "largest", "near", "changed_near", "changed", "yes")
+    found = dict(zip(names, counts, strict=True))
+    return LabelDifferences(threshold, rounding, examples=tuple(DifferingPair(*row) for row in examples), **found)

@@ -1,7 +1,7 @@
 """How long earlier plans really took, beside what today's estimate says of as many pairs.
 
-Knows finished plans and one estimate of scoring; deliberately knows nothing of how either came about. An estimate leaves
-out what it cannot know (attention, other work on the machine), so what it missed by before is told with it.
+Knows finished plans and one estimate of scoring; deliberately knows nothing of how either came about. An estimate
+leaves out what it cannot know (attention, other work on the machine), so what it missed by before is told with it.
 """
 
 import statistics

@@ -46,6 +46,7 @@ from tests.serving_fixtures import SPEC, make_labelers
 ENDING = signal.getsignal(signal.SIGTERM)
 EXAMPLES = Path(__file__).parents[1] / "examples"
 CATALOG = {f"c{number}": f"keep records number {number}" for number in range(12)}
+LOOKED_AT = RaySession("http://127.0.0.1:8265")
 SMALL = {"device": "cpu", "threads": 1, "tokenizers": Pool(cpus=0.25)}
 
 
@@ -327,15 +328,14 @@ def test_a_night_on_ray_that_was_killed_publishes_what_an_undisturbed_local_one_
                 patched.setattr("semlabel.distributed.plan_rounds.plan_scorer", dying)
                 killed = run(project, instance, "nightly_labeling")
             assert not killed.success and project.operations.run(killed.run_id)["pairs_scored"] == 5 * 8
-            looked_at = RaySession("http://127.0.0.1:8265")
-            monkeypatch.setattr("semlabel.distributed.plan_rounds.session_for", lambda _: nullcontext(looked_at))
+            monkeypatch.setattr("semlabel.distributed.plan_rounds.session_for", lambda _: nullcontext(LOOKED_AT))
         result = run(project, instance, "nightly_labeling")
         assert result.success
         assert project.operations.run(result.run_id)["pairs_scored"] == (12 * 8 if backend == "local" else 7 * 8)
         hashes[backend] = published(project)["content_hash"]
         made = {event.asset_key.path[-1]: event.materialization for event in result.get_asset_materialization_events()}
         linked = made["predictions"].metadata.get("ray_dashboard")
-        assert (linked and linked.value) == (looked_at.dashboard if backend == "ray" else None)
+        assert (linked and linked.value) == (LOOKED_AT.dashboard if backend == "ray" else None)
     assert hashes["local"] == hashes["ray"]
 
 
