@@ -274,22 +274,23 @@ def figure(cells: Sequence[Mapping[str, Any]]) -> bytes:
 
     from matplotlib.figure import Figure
 
-    canvas = Figure(figsize=(10, 4), layout="constrained")
-    growth, month = canvas.subplots(1, 2)
     steps = dict.fromkeys(cell["step"] for cell in cells if "night" not in cell)
-    for step in steps:
-        points = sorted((cell["pairs"], max(cell["seconds"], 1e-3)) for cell in cells if cell["step"] == step)
-        growth.plot(*zip(*points, strict=True), marker="o", label=step)
-    growth.set(xscale="log", yscale="log", xlabel="stored pairs", ylabel="seconds", title="cost of a night's steps")
+    canvas = Figure(figsize=(10 if steps else 5, 4), layout="constrained")
+    *growth, month = canvas.subplots(1, 2 if steps else 1, squeeze=False)[0]
+    for axis in growth:
+        for step in steps:
+            points = sorted((cell["pairs"], max(cell["seconds"], 1e-3)) for cell in cells if cell["step"] == step)
+            axis.plot(*zip(*points, strict=True), marker="o", label=step)
+        axis.set(xscale="log", yscale="log", xlabel="stored pairs", ylabel="seconds", title="cost of a night's steps")
     for pairs in dict.fromkeys(cell["pairs"] for cell in cells if "night" in cell):
         nights = [cell for cell in cells if "night" in cell and cell["pairs"] == pairs]
         ratio = [cell["file_bytes"] / cell["live_bytes"] for cell in nights]
         month.plot([cell["night"] for cell in nights], ratio, marker=".", label=f"{pairs:,} pairs")
     month.axhline(1.3, color="black", linewidth=0.8, linestyle="--")
     month.set(xlabel="night of 1 % churn", ylabel="file / current and retained bytes", title="purge and compaction")
-    for axes in (growth, month):
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(frameon=False, fontsize=8)
+    for axis in (*growth, month):
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(frameon=False, fontsize=8)
     out = io.BytesIO()
     canvas.savefig(out, format="png", dpi=110)
     return out.getvalue()

@@ -231,11 +231,12 @@ def refresh(
     from semlabel.bench.output import write
 
     name, options = ("refresh_churn", " --churn") if churn else ("refresh", "")
-    cells = []
+    # Before the hours: the commit is the one that is measured.
+    surroundings, cells = environment(), []
     for cell in benchmark.month(quick) if churn else benchmark.study(quick=quick, large=large):
         cells.append(cell)
         say(" ".join(f"{key}={value}" for key, value in cell.items()))
-    document = {"environment": environment(), "quick": quick, "missing": [], "cells": cells}
+    document = {"environment": surroundings, "quick": quick, "missing": [], "cells": cells}
     write(out, name, document, benchmark.table(cells, name, options), benchmark.figure(cells))
     _told(document, out, name, json)
 
