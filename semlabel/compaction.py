@@ -44,7 +44,9 @@ class Compaction:
 def footprint(warehouse: Warehouse) -> Footprint:
     """How large the file is and how large it needs to be.
 
-    The last compaction tells what a unit of weight takes on disk; before a first one the weight itself is the guess.
+    Blocks that hold nothing are not needed; and where a compaction was made before, what a unit of weight took then is
+    the bound, because a block that is used may be half empty of rows that were deleted. The smaller one counts: an
+    estimate that is too small costs one compaction, after which it is right.
     """
     ((weight,),) = warehouse.rows(
         """SELECT (SELECT coalesce(sum(4 * len(margins) + 24), 0) FROM scores)
@@ -54,8 +56,11 @@ def footprint(warehouse: Warehouse) -> Footprint:
                 + (SELECT 70 * count(*) FROM texts) + (SELECT 50 * count(*) FROM training_pairs)
                 + (SELECT 50 * count(*) FROM reference_labels)"""
     )
+    ((used,),) = warehouse.rows(
+        "SELECT used_blocks * block_size FROM pragma_database_size() WHERE database_name = current_database()"
+    )
     known = warehouse.rows("SELECT bytes, weight FROM compactions")
-    live = int(known[0][0] * weight / known[0][1]) if known and known[0][1] else weight
+    live = min(used, int(known[0][0] * weight / known[0][1])) if known and known[0][1] else used
     return Footprint(warehouse.path.stat().st_size, int(weight), int(live))
 
 

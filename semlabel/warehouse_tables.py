@@ -275,11 +275,15 @@ def _merge(connection: "duckdb.DuckDBPyConnection", table: Table) -> dict[str, i
             [datetime.now(UTC).replace(tzinfo=None)],
         )
     names = ", ".join(map(_quoted, stored))
+    # Edited rows leave and come back: an update in place would write every row group it touches anew, a night's file
+    # with it.
     connection.execute(
         f"MERGE INTO {table.name} t USING staged s ON {same_key} "
-        f"WHEN MATCHED AND ({differs}) THEN UPDATE SET {', '.join(f'{name} = s.{name}' for name in others)} "
-        f"WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({', '.join(f's.{_quoted(name)}' for name in stored)}) "
-        "WHEN NOT MATCHED BY SOURCE THEN DELETE"
+        f"WHEN MATCHED AND ({differs}) THEN DELETE WHEN NOT MATCHED BY SOURCE THEN DELETE"
+    )
+    connection.execute(
+        f"INSERT INTO {table.name} ({names}) SELECT {', '.join(f's.{_quoted(name)}' for name in stored)} "
+        f"{both.format(kind='ANTI')}"
     )
     return counts
 

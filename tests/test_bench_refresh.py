@@ -49,6 +49,20 @@ def test_the_command_writes_what_the_study_yields(cells, tmp_path, monkeypatch, 
     assert {file.name for file in tmp_path.iterdir()} == {"refresh.json", "refresh.md", "refresh.png"}
 
 
+def test_the_nights_alone_are_files_of_their_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(refresh, "QUICK", (150,))
+    monkeypatch.setattr(refresh, "CANDIDATES", 10)
+    assert run_command(["bench", "refresh", "--quick", "--churn", "--out", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["cells"]
+    assert [(cell["step"], cell["night"], cell["pairs"]) for cell in found] == [("night", n, 1500) for n in range(1, 6)]
+    assert found[-1]["file_to_fresh"] == round(found[-1]["file_bytes"] / found[-1]["fresh_bytes"], 3)
+    assert {file.name for file in tmp_path.iterdir()} == {f"refresh_churn.{kind}" for kind in ("json", "md", "png")}
+    assert (
+        "`semlabel bench refresh --churn` ([raw data](refresh_churn.json))"
+        in (tmp_path / "refresh_churn.md").read_text()
+    )
+
+
 def test_an_unknown_benchmark_is_one_line_with_the_known_ones(capsys):
     assert run_command(["bench", "refesh"]) == 2
     assert "refresh" in capsys.readouterr().err

@@ -2,11 +2,15 @@
 
 import builtins
 import importlib.util
+import os
 import re
 import signal
+import subprocess
 import sys
+from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -14,11 +18,20 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from semlabel.distributed import MisConfig, Pool, RaySettings, build_mis_processor, check_exactly_once, ray_session
+from semlabel.cli import run_command
+from semlabel.distributed import (
+    MisConfig,
+    Pool,
+    RaySettings,
+    build_mis_processor,
+    check_exactly_once,
+    ray_session,
+    runtime,
+)
 from semlabel.distributed.accounting import same_rounds
 from semlabel.distributed.plan_rounds import config_of, plan_scorer
 from semlabel.distributed.prepare import prepare_rounds
-from semlabel.distributed.runtime import require_ray
+from semlabel.distributed.runtime import RaySession, require_ray
 from semlabel.distributed.schemas import ENTITIES, PAIRS, PREPARED, table
 from semlabel.distributed.score import Score
 from semlabel.distributed.tokenise import Tokenise
@@ -26,12 +39,14 @@ from semlabel.distributed.unpack import Decision, unpack_entities, unpack_pairs
 from semlabel.errors import DistributedError, LabelerError, WarehouseError
 from semlabel.labeler import Labeler
 from semlabel.settings import Scoring
+from tests.cli_settings import smallest
 from tests.pipeline_fixtures import published, run
 from tests.serving_fixtures import SPEC, make_labelers
 
 ENDING = signal.getsignal(signal.SIGTERM)
 EXAMPLES = Path(__file__).parents[1] / "examples"
 CATALOG = {f"c{number}": f"keep records number {number}" for number in range(12)}
+LOOKED_AT = RaySession("http://127.0.0.1:8265")
 SMALL = {"device": "cpu", "threads": 1, "tokenizers": Pool(cpus=0.25)}
 
 
@@ -73,6 +88,44 @@ def test_an_installation_without_ray_says_what_to_install(monkeypatch, labeler_d
     for attempt in (require_ray, session.__enter__, lambda: build_mis_processor(MisConfig(labeler=labeler_dir))):
         with pytest.raises(DistributedError, match=r'install "semlabel\[ray\]"'):
             attempt()
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_project_on_ray_without_ray_stops_before_any_work(tmp_path, monkeypatch, capsys, command):
+    config = tmp_path / "pipeline.toml"
+    config.write_text(f'{smallest()}\n[scoring]\nbackend = "ray"\n')
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert run_command([command, "--config", str(config)]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1
+    assert 'install "semlabel[ray]", or use [scoring] backend = "local"' in said.err
+    assert [file.name for file in tmp_path.iterdir()] == ["pipeline.toml"]
+
+
+def test_the_rest_is_imported_and_configured_without_ray(labeler_dir):
+    code = f"""
+import sys
+sys.modules["ray"] = None
+import pipeline.definitions, semlabel.cli, semlabel.serving.engine
+from semlabel.distributed import MisConfig
+from semlabel import Labeler
+assert MisConfig(labeler={str(labeler_dir)!r}).manifest.threshold == 0.25
+print(len(Labeler.load({str(labeler_dir)!r}, device="cpu").score("plans work", ["keep records", "sell"])))
+"""
+    environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+
+
+def test_the_dashboard_of_a_ray_that_has_one_is_its_address(monkeypatch):
+    stub = SimpleNamespace(is_initialized=lambda: False, shutdown=lambda: None)
+    monkeypatch.setattr(runtime, "require_ray", lambda alone: stub)
+    monkeypatch.setattr(runtime, "_quieten", lambda ray: None)
+    for told, expected in (("127.0.0.1:8265", "http://127.0.0.1:8265"), ("", None), (None, None)):
+        context = SimpleNamespace(dashboard_url=told)
+        monkeypatch.setattr(runtime, "_connected", lambda ray, settings, context=context: context)
+        with ray_session(RaySettings("auto")) as session:
+            assert session == RaySession(expected)
 
 
 @pytest.mark.parametrize(
@@ -275,10 +328,14 @@ def test_a_night_on_ray_that_was_killed_publishes_what_an_undisturbed_local_one_
                 patched.setattr("semlabel.distributed.plan_rounds.plan_scorer", dying)
                 killed = run(project, instance, "nightly_labeling")
             assert not killed.success and project.operations.run(killed.run_id)["pairs_scored"] == 5 * 8
+            monkeypatch.setattr("semlabel.distributed.plan_rounds.session_for", lambda _: nullcontext(LOOKED_AT))
         result = run(project, instance, "nightly_labeling")
         assert result.success
         assert project.operations.run(result.run_id)["pairs_scored"] == (12 * 8 if backend == "local" else 7 * 8)
         hashes[backend] = published(project)["content_hash"]
+        made = {event.asset_key.path[-1]: event.materialization for event in result.get_asset_materialization_events()}
+        linked = made["predictions"].metadata.get("ray_dashboard")
+        assert (linked and linked.value) == (LOOKED_AT.dashboard if backend == "ray" else None)
     assert hashes["local"] == hashes["ray"]
 
 

@@ -1,6 +1,7 @@
 """Readers beside a writer: whoever reads while versions are switched sees one whole version, and never an error."""
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -11,6 +12,7 @@ import pytest
 
 from semlabel.bench.refresh import World
 from semlabel.publish import publish
+from semlabel.published import current_publication
 
 READER = Path(__file__).with_name("published_reader.py")
 POLICY = SimpleNamespace(keep=7, uncertified_candidates="publish")
@@ -71,3 +73,26 @@ def test_a_thousand_reads_of_two_million_rows_during_twenty_publications(tmp_pat
     check(seen, versions, processes=4, reads=250)
     assert (len(versions), seen[0]["found"][0]) == (21, 2_000_000)
     assert len({read["version"] for read in seen}) > 5
+
+
+OLDER = """
+import duckdb, sys
+with duckdb.connect(sys.argv[1], read_only=True) as connection:
+    query = "SELECT count(*), count(*) FILTER (label), count(DISTINCT entity_id) FROM predictions"
+    print(duckdb.__version__, *connection.execute(query).fetchone())
+"""
+
+
+@pytest.mark.slow  # needs a package index
+def test_an_older_duckdb_reads_the_copy(tmp_path):
+    nights = Nights(tmp_path, entities=300, candidates=20)
+    nights.publish()
+    manifest = current_publication(nights.published)
+    wanted = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", tmp_path / "older"]
+    installed = subprocess.run([*wanted, "duckdb==1.4.4"], capture_output=True, text=True, check=False)
+    if installed.returncode:
+        pytest.skip(f"duckdb 1.4.4 cannot be installed here: {installed.stderr.strip()[-200:]}")
+    reader = [sys.executable, "-c", OLDER, nights.published / "current" / "predictions.duckdb"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "older")}
+    read = subprocess.run(reader, env=environment, capture_output=True, text=True, check=True)
+    assert read.stdout.split() == ["1.4.4", "6000", str(manifest["labels"]), "300"]

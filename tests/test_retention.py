@@ -11,12 +11,13 @@ import duckdb
 import pytest
 
 from semlabel import compaction
+from semlabel.bench.refresh import World
 from semlabel.compaction import compact, footprint
 from semlabel.errors import WarehouseError
 from semlabel.retention import Purged, purge
 from semlabel.upkeep import keep_up
 from semlabel.warehouse import Opening, Warehouse
-from tests.storage import Project, Scorer, margin
+from tests.storage import Project, Scorer, entities, margin
 
 MONTH = timedelta(days=30)
 TODAY = datetime(2026, 3, 1, tzinfo=UTC)
@@ -164,6 +165,44 @@ def test_a_compacted_file_is_small_and_holds_the_same(tmp_path):
     assert done.bytes_after < size * 0.8 and content(path) == before
     assert path.stat().st_mode & 0o777 == 0o640
     assert compact(path, 1.2, OPENING).skipped == "nothing to gain"
+
+
+def test_free_space_is_seen_although_the_texts_take_far_less_than_their_letters(tmp_path):
+    path, _ = grown(tmp_path)
+    with OPENING.open(path) as warehouse:
+        warehouse.replace_entities(entities({f"e{n}": f"{n} " + "word " * 100_000 for n in range(40)}), "run")
+    with OPENING.open(path) as warehouse:
+        size = footprint(warehouse)
+        assert size.weight > 4 * size.bytes and size.live_bytes < size.bytes / 1.2
+    assert compact(path, 1.2, OPENING).skipped is None
+
+
+def test_blocks_half_empty_of_purged_margins_are_not_taken_for_needed(tmp_path):
+    world = World(tmp_path, 4_000, 200)
+    with world.open() as warehouse:
+        world.fill(warehouse)
+    fresh = compact(world.path, 0, OPENING).bytes_after
+    with OPENING.open(world.path) as warehouse:
+        warehouse.rows("DELETE FROM scores WHERE text_key % 2 = 0")
+    with OPENING.open(world.path) as warehouse:
+        ((used,),) = warehouse.rows("SELECT used_blocks * block_size FROM pragma_database_size()")
+        # Every second row is gone, and hardly a block.
+        assert used > 0.9 * fresh and footprint(warehouse).live_bytes < 0.8 * fresh
+    done = compact(world.path, 1.2, OPENING)
+    assert done.skipped is None and done.bytes_after < 0.85 * fresh
+
+
+def test_a_night_of_few_edits_does_not_write_its_tables_anew(tmp_path):
+    world = World(tmp_path, 4_000, 2)
+    with world.open() as warehouse:
+        world.fill(warehouse)
+    before = compact(world.path, 0, OPENING).bytes_after
+    world.edit()
+    with world.open() as warehouse:
+        replaced = warehouse.replace_entities(world.entities(), "bench")
+    assert replaced.edited == 40
+    # The edited rows and little more; writing the table anew takes as much again as it has.
+    assert world.path.stat().st_size < 1.35 * before
 
 
 def test_new_texts_get_new_surrogates_after_a_compaction(tmp_path):

@@ -1,6 +1,6 @@
 """What a night costs in the store, without any model: planning, committing, publishing, and a month of churn.
 
-    semlabel bench refresh [--quick] [--large] [--out DIR]
+    semlabel bench refresh [--quick] [--large] [--churn] [--out DIR]
 
 A synthetic warehouse of entities x 200 candidates is written with float margins as a model gives them (an entity
 effect, a candidate effect, noise; float32). Then, through the public interfaces: a night in which nothing changed
@@ -157,6 +157,15 @@ def study(quick: bool = False, large: bool = False) -> Iterator[dict[str, Any]]:
             yield from measure(World(Path(folder), entities, CANDIDATES), nights)
 
 
+def month(quick: bool = False) -> Iterator[dict[str, Any]]:
+    """The nights of churn alone, at the largest size that has them: the file depends on no clock and no machine."""
+    with tempfile.TemporaryDirectory(prefix="semlabel-refresh-") as folder:
+        world = World(Path(folder), (QUICK if quick else SIZES)[-1], CANDIDATES)
+        with world.open() as warehouse:
+            world.fill(warehouse)
+        yield from _churn(world, 5 if quick else NIGHTS)
+
+
 def measure(world: World, nights: int) -> Iterator[dict[str, Any]]:
     """The cells of one size."""
     with world.open() as warehouse:
@@ -243,9 +252,9 @@ def _churn(world: World, nights: int) -> Iterator[dict[str, Any]]:
         yield cell
 
 
-def table(cells: Sequence[Mapping[str, Any]]) -> str:
-    """The cells as a Markdown page."""
-    lines = ["# Refresh", "", "`semlabel bench refresh` ([raw data](refresh.json)).", ""]
+def table(cells: Sequence[Mapping[str, Any]], name: str = "refresh", options: str = "") -> str:
+    """The cells as the Markdown page of the files `name`."""
+    lines = ["# Refresh", "", f"`semlabel bench refresh{options}` ([raw data]({name}.json)).", ""]
     lines += ["| pairs | step | seconds | peak MB | found |", "|--:|---|--:|--:|---|"]
     for cell in cells:
         rest = {
@@ -256,7 +265,7 @@ def table(cells: Sequence[Mapping[str, Any]]) -> str:
         )
         step = f"night {cell['night']}" if "night" in cell else cell["step"]
         lines.append(f"| {cell['pairs']:,} | {step} | {cell['seconds']:.3g} | {cell['peak_mb']:,.0f} | {told} |")
-    return "\n".join([*lines, "", "![growth and churn](refresh.png)", ""])
+    return "\n".join([*lines, "", f"![growth and churn]({name}.png)", ""])
 
 
 def figure(cells: Sequence[Mapping[str, Any]]) -> bytes:
@@ -265,22 +274,23 @@ def figure(cells: Sequence[Mapping[str, Any]]) -> bytes:
 
     from matplotlib.figure import Figure
 
-    canvas = Figure(figsize=(10, 4), layout="constrained")
-    growth, month = canvas.subplots(1, 2)
     steps = dict.fromkeys(cell["step"] for cell in cells if "night" not in cell)
-    for step in steps:
-        points = sorted((cell["pairs"], max(cell["seconds"], 1e-3)) for cell in cells if cell["step"] == step)
-        growth.plot(*zip(*points, strict=True), marker="o", label=step)
-    growth.set(xscale="log", yscale="log", xlabel="stored pairs", ylabel="seconds", title="cost of a night's steps")
+    canvas = Figure(figsize=(10 if steps else 5, 4), layout="constrained")
+    *growth, month = canvas.subplots(1, 2 if steps else 1, squeeze=False)[0]
+    for axis in growth:
+        for step in steps:
+            points = sorted((cell["pairs"], max(cell["seconds"], 1e-3)) for cell in cells if cell["step"] == step)
+            axis.plot(*zip(*points, strict=True), marker="o", label=step)
+        axis.set(xscale="log", yscale="log", xlabel="stored pairs", ylabel="seconds", title="cost of a night's steps")
     for pairs in dict.fromkeys(cell["pairs"] for cell in cells if "night" in cell):
         nights = [cell for cell in cells if "night" in cell and cell["pairs"] == pairs]
         ratio = [cell["file_bytes"] / cell["live_bytes"] for cell in nights]
         month.plot([cell["night"] for cell in nights], ratio, marker=".", label=f"{pairs:,} pairs")
     month.axhline(1.3, color="black", linewidth=0.8, linestyle="--")
     month.set(xlabel="night of 1 % churn", ylabel="file / current and retained bytes", title="purge and compaction")
-    for axes in (growth, month):
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(frameon=False, fontsize=8)
+    for axis in (*growth, month):
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(frameon=False, fontsize=8)
     out = io.BytesIO()
     canvas.savefig(out, format="png", dpi=110)
     return out.getvalue()

@@ -12,6 +12,7 @@ import typer
 
 from semlabel.cli import experiments
 from semlabel.cli.common import DEFAULT_CONFIG, ConfigOption, JsonOption, project, say, show, show_json
+from semlabel.cli.compare import compare
 from semlabel.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def build() -> typer.Typer:
     app.command("serving", short_help="The rate a server keeps up with: packed scoring and packed generation.")(serving)
     app.command("coupling", short_help="Answers that change when another candidate is replaced by noise.")(coupling)
     app.command("refresh", short_help="What a night costs in the store, without any model.")(refresh)
+    app.command("compare", short_help="Two machines' or backends' labels of the same pairs.")(compare)
     experiments.register(app)
     return app
 
@@ -214,6 +216,7 @@ def refresh(
     out: OutOption = OUT,
     quick: QuickOption = False,
     large: Annotated[bool, typer.Option("--large", help="The largest size too: 100 million pairs.")] = False,
+    churn: Annotated[bool, typer.Option("--churn", help="Only the nights of churn; writes refresh_churn.*")] = False,
     json: JsonOption = False,
 ) -> None:
     """Plan, commit, publish, purge and compact a synthetic warehouse of up to 20 million pairs, with made-up margins.
@@ -227,13 +230,15 @@ def refresh(
     from semlabel.bench.environment import environment
     from semlabel.bench.output import write
 
-    cells = []
-    for cell in benchmark.study(quick=quick, large=large):
+    name, options = ("refresh_churn", " --churn") if churn else ("refresh", "")
+    # Before the hours: the commit is the one that is measured.
+    surroundings, cells = environment(), []
+    for cell in benchmark.month(quick) if churn else benchmark.study(quick=quick, large=large):
         cells.append(cell)
         say(" ".join(f"{key}={value}" for key, value in cell.items()))
-    document = {"environment": environment(), "quick": quick, "missing": [], "cells": cells}
-    write(out, "refresh", document, benchmark.table(cells), benchmark.figure(cells))
-    _told(document, out, "refresh", json)
+    document = {"environment": surroundings, "quick": quick, "missing": [], "cells": cells}
+    write(out, name, document, benchmark.table(cells, name, options), benchmark.figure(cells))
+    _told(document, out, name, json)
 
 
 def _about(model: str | None, config: Path, synthetic: bool, threads: int) -> "tuple[Subject, Texts | None]":

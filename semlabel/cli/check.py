@@ -12,6 +12,7 @@ from semlabel.errors import GateBlocked, ModelRefused
 if TYPE_CHECKING:
     from semlabel.cli.cost import Inventory
     from semlabel.estimate import Estimate
+    from semlabel.past_error import PastError
     from semlabel.settings import Settings
     from semlabel.sources import SourceTable
 
@@ -40,7 +41,7 @@ def check(
 
         require_ray()
     from semlabel.cli.code_location import find_workspace
-    from semlabel.cli.cost import Inventory, smaller_profile, speed_of
+    from semlabel.cli.cost import Inventory, past_error_of, smaller_profile, speed_of
     from semlabel.labeler_files import promoted_path
 
     code = find_workspace(settings, workspace)
@@ -54,11 +55,14 @@ def check(
     result = (
         inventory.cost(speed_of(settings), training=training, entities_limit=entities_limit) if needs_time else counted
     )
-    document = _document(settings, code, inventory, training, result)
+    past = None if training else past_error_of(settings, result)
+    document = _document(settings, code, inventory, training, result, past)
     if json:
         show_json(document)
     else:
         show(_text(document, inventory, result))
+        if past:
+            show(past.sentence())
         advice = smaller_profile(settings, result) if training else None
         if advice:
             show(advice)
@@ -84,7 +88,12 @@ def _refuse_unfit(settings: "Settings") -> None:
 
 
 def _document(
-    settings: "Settings", code: Path, inventory: "Inventory", training: bool, result: "Estimate"
+    settings: "Settings",
+    code: Path,
+    inventory: "Inventory",
+    training: bool,
+    result: "Estimate",
+    past: "PastError | None",
 ) -> dict[str, Any]:
     import shutil
 
@@ -103,7 +112,7 @@ def _document(
         "train_entities": inventory.sizes.train,
         "held_out_entities": inventory.sizes.held_out,
         "found": inventory.findings.to_json(),
-        "estimate": result.to_json(),
+        "estimate": result.to_json() | {"past_error": past.to_json() if past else None},
     }
 
 

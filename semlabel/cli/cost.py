@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from semlabel.cli.common import command_for, say
+from semlabel.cli.common import command_for, operations_of, say
 from semlabel.digests import text_id
 from semlabel.estimate import (
     LONG_SECONDS,
@@ -27,6 +27,7 @@ from semlabel.estimate import (
 
 if TYPE_CHECKING:
     from semlabel.findings import Findings
+    from semlabel.past_error import PastError
     from semlabel.settings import Settings
     from semlabel.sources import SourceTable
 
@@ -132,6 +133,19 @@ def speed_of(settings: "Settings") -> Speed:
 
     device = resolve_device(settings.model.device)
     return measure_speed(resolve_precision(settings.model.precision, device), device)
+
+
+def past_error_of(settings: "Settings", result: Estimate) -> "PastError | None":
+    """What the estimate missed by when the promoted labeler scored before; None where nothing is to be scored."""
+    from semlabel.labeler_files import promoted_path
+    from semlabel.manifest import read_manifest
+    from semlabel.past_error import past_error
+
+    promoted, operations, scoring = promoted_path(settings.paths.labelers), operations_of(settings), result.work[-1]
+    seconds = result.seconds_of(scoring)
+    if promoted is None or operations is None or seconds is None:
+        return None
+    return past_error(operations.finished_plans(), read_manifest(promoted).scorer_digest, scoring.pairs, seconds)
 
 
 def announce(settings: "Settings", asset_names: Iterable[str], entities_limit: int | None) -> None:

@@ -90,6 +90,11 @@ def _prepare(settings: "Settings", workspace: Path | None) -> "tuple[CodeLocatio
     from semlabel.cli import code_location, execution
     from semlabel.operations import Operations
 
+    if settings.scoring.backend == "ray":
+        from semlabel.distributed.runtime import refuse_without_ray
+
+        # Not after a training.
+        refuse_without_ray()
     location = code_location.read_workspace(code_location.find_workspace(settings, workspace), settings.path)
     code_location.prepare_environment(settings, location)
     operations = Operations(settings.paths.ops)

@@ -4,6 +4,7 @@ Knows nothing of rounds. A Ray that somebody else started is used and left runni
 stopped when the session ends.
 """
 
+import importlib.util
 import logging
 import os
 import re
@@ -39,6 +40,12 @@ class RaySession:
     """A connected Ray and where it can be looked at (None: it has no dashboard)."""
 
     dashboard: str | None
+
+
+def refuse_without_ray() -> None:
+    """Raises DistributedError where Ray is not installed. Imports nothing: Ray reads its settings on import."""
+    if importlib.util.find_spec("ray") is None:
+        raise DistributedError(_EXTRA)
 
 
 def require_ray(alone: bool = False) -> Any:
