@@ -139,3 +139,11 @@ def test_it_is_told_how_far_the_fits_are():
     told = []
     fit_baselines(pairs(30), pairs(15, seed=1), progress=told.append)
     assert [(step.done, step.total, step.unit) for step in told] == [(n, 6, "settings") for n in range(1, 7)]
+
+
+def test_scattered_pairs_are_multiplied_in_blocks_to_the_same_bits():
+    rng = np.random.default_rng(0)
+    left, right, count = rng.normal(size=(300, 37)), rng.normal(size=(300, 37)), 3 * baselines._BLOCK + 1
+    entity, candidate = rng.integers(300, size=(2, count))
+    found = baselines._Pairs([""] * 300, [""] * 300, entity, candidate).at_product(left, right)
+    assert (found == np.einsum("pr,pr->p", left[entity], right[candidate])).all()
