@@ -63,7 +63,7 @@ def labelers(tmp_path_factory):
         training={"pairs_digest": "p" * 64},
     )
     made = {}
-    for name, threshold in (("certified", 0.25), ("stricter", 1.0), ("uncertified", None)):
+    for name, threshold in (("certified", 0.25), ("stricter", 4.0), ("uncertified", None)):
         result = SimpleNamespace(threshold=threshold, policy={"min_precision": 0.5}, word="certified")
         calibration = {"platt_a": 1.5, "platt_b": -0.5} if threshold is not None else None
         made[name] = write_labeler(folder / "all", folder / "checkpoint", result, calibration)[1]
@@ -369,7 +369,7 @@ def stored_margins(scorer):
 def test_a_promotion_tells_how_many_published_labels_change(command, published, labelers):
     manifest = read_manifest(labelers["certified"])
     margins = stored_margins(manifest.scorer_digest)
-    changed = sum(0.25 <= value < 1.0 for value in margins)
+    changed = sum(0.25 <= value < 4.0 for value in margins)
     assert 0 < changed < len(margins)
     _, out, _ = command("promote", manifest.digest, "--json")
     assert json.loads(out)["churn"] == {
