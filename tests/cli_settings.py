@@ -1,8 +1,8 @@
 """The smallest settings file that a command can be tried on."""
 
 
-def smallest(template: str = "{entity} {candidate}") -> str:
-    """A `pipeline.toml` with tables beside it and a model of the hub; none of them need exist."""
+def smallest(template: str = "{entity} {candidate}", base: str = "nobody/model") -> str:
+    """A `pipeline.toml` with tables beside it and a model of the hub, or a folder; none of them need exist."""
     return f"""
 [sources]
 entities = "entities.csv"
@@ -10,7 +10,7 @@ catalog = "catalog.csv"
 references = "references.csv"
 
 [model]
-base = "nobody/model"
+base = "{base}"
 
 [prompt]
 template = "{template}"

@@ -34,6 +34,18 @@ settings.load_profile("semlabel")
 DOT = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
 
 
+def _environment_kept() -> Iterator[None]:
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+# A command sets what the processes that it starts are to know, here in the process of all tests.
+_of_a_module = pytest.fixture(scope="module", autouse=True, name="_of_a_module")(_environment_kept)
+_of_a_test = pytest.fixture(autouse=True, name="_of_a_test")(_environment_kept)
+
+
 @pytest.fixture
 def command(project, capfd):
     """Run a command on the module's `project`, in this process; gives exit code, stdout and stderr."""

@@ -372,7 +372,7 @@ def test_the_command_writes_its_files_and_prints_json(subject, tmp_path, monkeyp
 
 def test_the_order_command_decides_about_the_entities_of_the_warehouse(tmp_path, monkeypatch, capsys):
     save_tiny(tmp_path / "model")
-    (tmp_path / "pipeline.toml").write_text(smallest())
+    (tmp_path / "pipeline.toml").write_text(smallest(base="./model"))
     monkeypatch.chdir(tmp_path)
     quick = OrderPlan(**(vars(ORDERS) | {"decisions": 4, "orders": 2, "precisions": ("fp32",)}))
     monkeypatch.setattr(OrderPlan, "quick", classmethod(lambda cls, generator=None: quick))

@@ -13,7 +13,7 @@ from semlabel.estimate import Speed
 from semlabel.settings import load_settings
 from tests.cli_settings import smallest
 
-SETTINGS = smallest().replace("nobody/model", "./model")
+SETTINGS = smallest(base="./model")
 
 
 def test_progress_says_how_far_how_fast_and_how_long():

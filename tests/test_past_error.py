@@ -36,7 +36,7 @@ def test_plans_of_other_models_and_those_too_small_for_a_rate_tell_nothing(finis
 def test_check_tells_what_the_estimate_missed_by(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     labeler = make_labelers(tmp_path)[0]
-    settings = smallest("Profile: {entity} Activity: {candidate}").replace("./model", str(labeler))
+    settings = smallest("Profile: {entity} Activity: {candidate}", str(labeler))
     (tmp_path / "pipeline.toml").write_text(settings)
     (tmp_path / "entities.csv").write_text("entity_id,text\n" + "".join(f"e{n},text {n}\n" for n in range(12)))
     (tmp_path / "catalog.csv").write_text("candidate_id,text\na,keep records\nb,repair machines\n")
