@@ -301,6 +301,7 @@ class DriverKilled(Exception):
     pass
 
 
+@pytest.mark.slow  # three nights; that killed actors lose nothing is shown above
 def test_a_night_on_ray_that_was_killed_publishes_what_an_undisturbed_local_one_does(
     local_ray, first_run, tmp_path, instance, monkeypatch
 ):

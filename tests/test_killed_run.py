@@ -76,6 +76,7 @@ def test_a_run_killed_with_all_its_children_is_closed_and_finished_by_the_next_w
     assert (project.settings.paths.published / "current" / "predictions.duckdb").exists()
 
 
+@pytest.mark.slow  # two whole runs; who holds what, and for how long, is in test_leases.py
 def test_two_runs_at_once_train_once_and_both_end_well(project):
     first = start(project)
     wait_for(project, "training", first)

@@ -109,6 +109,7 @@ def test_offline_means_that_nobody_is_asked(watched, tmp_path):
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.slow  # the first page of the docs is run under the same watch (test_docs.py)
 def test_a_model_on_this_disk_is_asked_of_nobody(watched, tmp_path):
     """Without HF_HUB_OFFLINE too: a folder needs no hub."""
     assert run_command(["init", str(tmp_path / "project")]) == 0
