@@ -259,7 +259,7 @@ def _sentence(
     told = " and ".join(_told(step) for step in shown)
     basis = f"on {proof.entities} held-out entities"
     if verdict == "pass":
-        return f"At margin {threshold:.3f}, {word} with {confidence:.4g} confidence {basis}: {told}."
+        return f"At margin {threshold:.3f}, {word} with {100 * confidence:.4g}% confidence {basis}: {told}."
     if verdict == "not_enough_data":
         cure = f"judge about {more} more entities for the certify split"
         return f"Too little data {basis} to show the limits{': ' + told if told else ''}; {cure}."

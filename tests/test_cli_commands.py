@@ -435,7 +435,10 @@ def test_a_night_that_failed_says_of_when_the_data_is_that_readers_still_get(com
     _, out, _ = command("status", "--json")
     as_of = json.loads(out)["publication"]["as_of"]
     assert as_of is not None
-    assert f"Serving data of {as_of}: the last run ended with FAILURE." in command("status")[1].splitlines()
+    assert (
+        f"Serving data of {as_of[:16].replace('T', ' ')} UTC: the last run ended with FAILURE."
+        in command("status")[1].splitlines()
+    )
 
 
 def test_the_three_lines_that_read_the_table_do_read_it(command, published):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from semlabel.cli.alerts import alerts_line
 from semlabel.cli.common import command_for
-from semlabel.cli.text import age, age_seconds, interval, number, table
+from semlabel.cli.text import age, age_seconds, interval, minute, number, table
 from semlabel.operations import STARTED
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _left_behind(publication: Mapping[str, Any], run: Mapping[str, Any]) -> list
     if not (publication["stale"] or (failed and later)):
         return []
     why = f"the last run ended with {run['status']}" if failed and later else "no run has checked it since"
-    return [f"Serving data of {publication['as_of'] or publication['published_at']}: {why}."]
+    return [f"Serving data of {minute(publication['as_of'] or publication['published_at'])}: {why}."]
 
 
 def _snippet(current: Path) -> list[str]:

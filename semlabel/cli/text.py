@@ -59,6 +59,13 @@ def age(when: str | None, now: datetime | None = None) -> str:
     return f"{seconds / 86_400:.0f} days ago"
 
 
+def minute(when: str) -> str:
+    """An ISO time in UTC, for people: `2026-11-30 12:33 UTC`."""
+    then = datetime.fromisoformat(when)
+    then = then.astimezone(UTC) if then.tzinfo else then
+    return f"{then:%Y-%m-%d %H:%M} UTC"
+
+
 def age_seconds(when: str | None, now: datetime | None = None) -> float | None:
     """Seconds since an ISO time (UTC where it names no zone); None for None."""
     if when is None:
