@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from semlabel.errors import LabelerError, SourceError
+from semlabel.errors import LabelerError, PromptError, SourceError
 from semlabel.prompt import Query
 from semlabel.sources import is_blank
 
@@ -45,9 +45,9 @@ def scored(
 
     items = labeler.prompt.items(candidate_texts) if candidate_texts else []
     for start in range(0, len(entity_ids), _AT_ONCE):
+        ids = entity_ids[start : start + _AT_ONCE]
         queries: list[Query] = labeler.prompt.queries(entity_texts[start : start + _AT_ONCE])
-        for entity_id, query in zip(entity_ids[start : start + _AT_ONCE], queries, strict=True):
-            margins = labeler.scorer.margins(query.ids, items) if items else np.zeros(0, dtype=np.float32)
+        for entity_id, query, margins in zip(ids, queries, _in_order(labeler, queries, items), strict=True):
             yield Scored(
                 entity_id,
                 margins,
@@ -55,6 +55,21 @@ def scored(
                 decide(margins, labeler.threshold) if labeler.threshold is not None else None,
                 query.truncated,
             )
+
+
+def _in_order(
+    labeler: "Labeler", queries: Sequence[Query], items: Sequence[Sequence[int]]
+) -> Iterator[npt.NDArray[np.float32]]:
+    """Margins query by query, each as soon as those before it are there; short rounds share forwards."""
+    waiting: dict[int, npt.NDArray[np.float32]] = {}
+    given = 0
+    for number, margins in labeler.scorer.margins_of([(query.ids, items) for query in queries]):
+        if isinstance(margins, PromptError):
+            raise margins
+        waiting[number] = margins
+        while given in waiting:
+            yield waiting.pop(given)
+            given += 1
 
 
 def score_frame(labeler: "Labeler", entities: Any, catalog: Any) -> "pd.DataFrame":
