@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from semlabel.packing import Layout, Packed, causal_bias, hiding
+from semlabel.packing import Biases, Layout, Packed, hiding
 
 _STEP = 16
 
@@ -34,7 +34,7 @@ class Piece:
 
 
 @dataclass(eq=False)
-class Bundle:
+class Bundle(Biases):
     """The layouts of a forward, in their order; answers for all of them what a `Layout` answers for one."""
 
     layouts: tuple[Layout, ...]
@@ -42,7 +42,7 @@ class Bundle:
     starts: tuple[int, ...] = field(init=False)
     total: int = field(init=False)
     _pieces: dict[tuple[object, ...], list[Piece]] = field(init=False, repr=False, default_factory=dict)
-    _tensors: dict[tuple[object, ...], torch.Tensor] = field(init=False, repr=False, default_factory=dict)
+    _cache: dict[tuple[object, ...], torch.Tensor] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.layouts or not all(layout.total for layout in self.layouts):
@@ -71,20 +71,6 @@ class Bundle:
         """(total, total) bool, True where the row's token sees the column's: each sequence only itself."""
         return torch.block_diag(*(layout.mask(window) for layout in self.layouts))
 
-    def bias(self, window: int | None, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """`mask` as a (total, total) additive bias: 0 where seen, -inf elsewhere. Built once per bundle."""
-        key = ("bias", window, dtype, device)
-        if key not in self._tensors:
-            self._tensors[key] = hiding(~self.mask(window), dtype).to(device)
-        return self._tensors[key]
-
-    def causal(self, length: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """(length, length) bias: -inf where the column's token comes after the row's. Built once per bundle."""
-        key = ("causal", length, dtype, device)
-        if key not in self._tensors:
-            self._tensors[key] = causal_bias(length, dtype).to(device)
-        return self._tensors[key]
-
     def pieces(self, dtype: torch.dtype, device: torch.device) -> list[Piece]:
         """The tokens of the bundle, each in one piece. Built once per bundle."""
         key = (dtype, device)
@@ -99,13 +85,13 @@ class Bundle:
     def order(self, device: torch.device) -> torch.Tensor:
         """(total,) int64: where each token stands among the rows of all pieces, one piece behind the other."""
         key = (device,)
-        if key not in self._tensors:
+        if key not in self._cache:
             rows = torch.cat([piece.rows.flatten() for piece in self._made()])
             found = torch.full((self.total,), len(rows))
             # Padding repeats an index further right: the first place is the token's own.
             found.scatter_reduce_(0, rows, torch.arange(len(rows)), "amin")
-            self._tensors[key] = found.to(device)
-        return self._tensors[key]
+            self._cache[key] = found.to(device)
+        return self._cache[key]
 
     def _made(self) -> Iterator[Piece]:
         by_width: dict[int, list[int]] = {}

@@ -30,8 +30,32 @@ class Block:
             yield Block(self.start + first * self.length, min(count, self.count - first), self.length)
 
 
+class Biases:
+    """The biases that a mask gives, each built once; `_cache` is the owner's."""
+
+    _cache: dict[tuple[object, ...], torch.Tensor]
+
+    def mask(self, window: int | None = None) -> torch.Tensor:
+        """(total, total) bool, True where the row's token sees the column's."""
+        raise NotImplementedError
+
+    def bias(self, window: int | None, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """`mask` as a (total, total) additive bias: 0 where seen, -inf elsewhere."""
+        key = ("bias", window, dtype, device)
+        if key not in self._cache:
+            self._cache[key] = hiding(~self.mask(window), dtype).to(device)
+        return self._cache[key]
+
+    def causal(self, length: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """(length, length) bias: -inf where the column's token comes after the row's."""
+        key = ("causal", length, dtype, device)
+        if key not in self._cache:
+            self._cache[key] = causal_bias(length, dtype).to(device)
+        return self._cache[key]
+
+
 @dataclass(eq=False)
-class Layout:
+class Layout(Biases):
     """Where everything stands in a packed sequence of `query_length` + sum of `lengths` tokens.
 
     `lengths` are the items' lengths in tokens, in the caller's order; an item may be empty as long as the query is
@@ -104,20 +128,6 @@ class Layout:
         if window is not None:
             seen &= positions[:, None] - positions[None, :] < window
         return seen
-
-    def bias(self, window: int | None, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """`mask` as a (total, total) additive bias: 0 where seen, -inf elsewhere. Built once per layout."""
-        key = ("bias", window, dtype, device)
-        if key not in self._cache:
-            self._cache[key] = hiding(~self.mask(window), dtype).to(device)
-        return self._cache[key]
-
-    def causal(self, length: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """(length, length) bias: -inf where the column's token comes after the row's. Built once per layout."""
-        key = ("causal", length, dtype, device)
-        if key not in self._cache:
-            self._cache[key] = causal_bias(length, dtype).to(device)
-        return self._cache[key]
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The layout as two small int64 tensors, for callers that can only move tensors between devices."""
