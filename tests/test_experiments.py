@@ -9,6 +9,7 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score, f1_score
 from torch.nn.functional import cross_entropy
+from transformers import TrainingArguments
 
 from semlabel.bench.experiments import ablations, data_efficiency
 from semlabel.bench.experiments.curves import first_reach, mean_curves, ratio_at_their_best, ratios
@@ -148,7 +149,8 @@ def test_the_loss_of_lists_is_that_of_transformers_on_the_answer_tokens_alone(pr
     _, _, rounds = packs(problem)
     model = trainable_model(problem.settings.model.base, Training(), "cpu", "stock")
     objective = list_objective()
-    trainer = objective.trainer(model=model, precision="fp32", train_dataset=[], data_collator=collate_packs)
+    kept = TrainingArguments(str(tmp_path))  # else the Trainer makes a folder of its own where the tests are run
+    trainer = objective.trainer(model=model, args=kept, precision="fp32", train_dataset=[], data_collator=collate_packs)
     for one in rounds:
         batch = collate_packs([one])
         loss, _ = trainer.summed_loss(model, batch)
@@ -193,14 +195,15 @@ def test_margins_stand_where_their_candidates_stand_however_lists_are_shuffled(p
         assert one[1, number] == answered[1].margins[place]
 
 
-def test_the_loss_on_whole_prompts_is_the_sum_over_single_prompts(problem):
+def test_the_loss_on_whole_prompts_is_the_sum_over_single_prompts(problem, tmp_path):
     prompt = Prompt(PromptSpec.from_settings(problem.settings.prompt), tiny_tokenizer())
     items = prompt.items(["keep records", "sell", "teach people to plan"])
     one = TrainingRound(prompt.query("a nurse of the office").ids, items, [1, 0, 1])
     base = problem.settings.model.base
     model = trainable_model(base, Training(), "cpu")
     objective = whole_prompt_objective(prompt)
-    trainer = objective.trainer(model=model, precision="fp32", train_dataset=[], data_collator=collate)
+    kept = TrainingArguments(str(tmp_path))
+    trainer = objective.trainer(model=model, args=kept, precision="fp32", train_dataset=[], data_collator=collate)
     assert isinstance(trainer, WholePromptTrainer)
     batch = collate([one])
     plain = load_model(base, "fp32", "cpu")
