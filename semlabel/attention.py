@@ -189,7 +189,7 @@ def _side_by_side(
             len(piece.rows), piece.count, causal, queries, own_key, own_value, before_key, before_value, piece.unseen
         )
         parts.append(found.transpose(0, 1).flatten(1, 2))
-    return torch.cat(parts).index_select(0, bundle.order(query.device))[None]
+    return torch.cat(parts).index_select(0, bundle.order(query.dtype, query.device))[None]
 
 
 def _biting(layout: Layout | Bundle, window: int | None) -> int | None:

@@ -75,32 +75,29 @@ class Bundle(Biases):
         """The tokens of the bundle, each in one piece. Built once per bundle."""
         key = (dtype, device)
         if key not in self._pieces:
-            self._pieces[key] = [
-                Piece(piece.rows.to(device), piece.count, piece.length, _to(piece.over, device), _to(unseen, device))
-                for piece in self._made()
-                for unseen in [None if piece.unseen is None else hiding(piece.unseen, dtype)]
-            ]
+            self._pieces[key] = list(self._made(dtype, device))
         return self._pieces[key]
 
-    def order(self, device: torch.device) -> torch.Tensor:
-        """(total,) int64: where each token stands among the rows of all pieces, one piece behind the other."""
-        key = (device,)
+    def order(self, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """(total,) int64: where each token stands among the rows of all `pieces`, one piece behind the other."""
+        key = ("order", dtype, device)
         if key not in self._cache:
-            rows = torch.cat([piece.rows.flatten() for piece in self._made()])
-            found = torch.full((self.total,), len(rows))
+            rows = torch.cat([piece.rows.flatten() for piece in self.pieces(dtype, device)])
+            found = torch.full((self.total,), len(rows), device=device)
             # Padding repeats an index further right: the first place is the token's own.
-            found.scatter_reduce_(0, rows, torch.arange(len(rows)), "amin")
-            self._cache[key] = found.to(device)
+            found.scatter_reduce_(0, rows, torch.arange(len(rows), device=device), "amin")
+            self._cache[key] = found
         return self._cache[key]
 
-    def _made(self) -> Iterator[Piece]:
+    def _made(self, dtype: torch.dtype, device: torch.device) -> Iterator[Piece]:
         by_width: dict[int, list[int]] = {}
         for number, layout in enumerate(self.layouts):
             by_width.setdefault(-(-layout.query_length // _STEP) * _STEP, []).append(number)
         for width, members in by_width.items():
-            queries, unseen = self._queries(width, members)
+            queries, padding = self._queries(width, members)
+            unseen = hiding(padding, dtype)
             if width:
-                yield Piece(queries, 1, width)
+                yield Piece(queries.to(device), 1, width)
             same: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
             for place, number in enumerate(members):
                 for block in self.layouts[number].blocks:
@@ -108,9 +105,9 @@ class Bundle(Biases):
                     places.append(place)
                     starts.append(self.starts[number] + block.start)
             for (count, length), (places, starts) in same.items():
-                rows = torch.tensor(starts)[:, None] + torch.arange(count * length)
+                rows = (torch.tensor(starts)[:, None] + torch.arange(count * length)).to(device)
                 if width:
-                    yield Piece(rows, count, length, queries[places], unseen[places])
+                    yield Piece(rows, count, length, queries[places].to(device), unseen[places].to(device))
                 else:
                     yield Piece(rows, count, length)
 
@@ -120,10 +117,6 @@ class Bundle(Biases):
         starts = torch.tensor([[self.starts[number]] for number in members])
         column = torch.arange(width)[None]
         return starts + torch.minimum(column, lengths - 1), (column >= lengths)[:, None]
-
-
-def _to(tensor: torch.Tensor | None, device: torch.device) -> torch.Tensor | None:
-    return None if tensor is None else tensor.to(device)
 
 
 def bundle(packs: Sequence[Packed]) -> tuple[torch.Tensor, Bundle]:

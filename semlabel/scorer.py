@@ -159,16 +159,16 @@ class Scorer:
         """
         short = []
         for number, (query, items) in enumerate(rounds):
-            try:
-                cuts = self.rounds(query, items)
-            except PromptError as error:
-                yield number, error
-                continue
             tokens = len(query) + sum(map(len, items))
-            if self.method == "mis" and len(cuts) == 1 and tokens <= _SHORT:
-                short.append((tokens, number))
-            else:
-                yield number, self.margins(query, items)
+            found: np.ndarray | PromptError
+            try:
+                if self.method == "mis" and tokens <= _SHORT and len(self.rounds(query, items)) == 1:
+                    short.append((tokens, number))
+                    continue
+                found = self.margins(query, items)
+            except PromptError as error:
+                found = error
+            yield number, found
         for members in _bundled(sorted(short)):
             yield from zip(members, self._together([rounds[number] for number in members]), strict=True)
 
