@@ -218,7 +218,7 @@ class Calibration(Section):
     min_precision: InnerShare | None = None
     max_fpr: InnerShare | None = None
     max_fnr: InnerShare | None = None
-    cuts: Positive = 10
+    cuts: Positive = 20
     min_expected_flagged: Positive = 50
 
     @model_validator(mode="after")

@@ -89,7 +89,7 @@ def walk(
     calibrate: Judged | Any,
     certify: Judged | Any,
     confidence: float = 0.95,
-    cuts: int = 10,
+    cuts: int = 20,
     min_expected_flagged: int = 50,
 ) -> ThresholdResult:
     """Search the threshold: choose cuts on `calibrate`, prove them on `certify` with `confidence`.

@@ -42,3 +42,9 @@ def test_300_flagged_drawn_pairs_are_enough_for_a_cut_and_its_floor_holds():
     found = whole_walk(World(0.5, 0.65), 0.5, 500, 30, np.random.default_rng(6), Design(0.2), calibrate=150)
     assert found["drawn_pairs"] == 20_000
     assert found["certified_rate"] >= 0.8 and not above(found["miss_rate"], 30, 0.05)
+
+
+@pytest.mark.parametrize(("floor", "precision"), [(0.5, 0.65), (0.8, 0.88)])
+def test_a_walk_does_not_begin_so_lax_that_it_finds_nothing_where_entities_differ_much(floor, precision):
+    found = whole_walk(World(1.5, precision), floor, 150, 60, np.random.default_rng(7))
+    assert found["certified_rate"] >= 0.8 and not above(found["miss_rate"], 60, 0.05)
