@@ -36,6 +36,7 @@ from semlabel.warehouse import Warehouse
 SHAPES = {"ray 1 actor x 1 thread": (1, 1), "ray 2 actors x 1 thread": (2, 1), "ray 1 actor x 2 threads": (1, 2)}
 CATALOGS = (500, 10_000, 100_000)
 BATCHES = (1, 8, 40)
+BATCH_ROUNDS = 2  # with 100 rounds no batch is more than a fiftieth of the work, as the planner has it
 
 
 def work(arguments: argparse.Namespace) -> tuple[str, PromptSpec, list[str], list[str]]:
@@ -52,11 +53,14 @@ def work(arguments: argparse.Namespace) -> tuple[str, PromptSpec, list[str], lis
 
 
 def rounds(entities: list[str], candidates: list[str], pairs: int, items: int) -> list[WantedRound]:
-    """Rounds of `items` candidates, `pairs` pairs in all."""
+    """Rounds of `items` candidates, `pairs` pairs in all, in batches of `BATCH_ROUNDS` as a plan makes them."""
     block = candidates[:items]
     keys = list(range(len(block)))
     count = max(1, pairs // len(block))
-    return [WantedRound(Round(n, 0), entities[n % len(entities)], keys, block) for n in range(count)]
+    return [
+        WantedRound(Round(n, 0), entities[n % len(entities)], keys, block, batch=n // BATCH_ROUNDS)
+        for n in range(count)
+    ]
 
 
 def timed(score_rounds: ScoreRounds, wanted: list[WantedRound]) -> tuple[dict[str, float], dict[int, np.ndarray]]:
@@ -155,7 +159,7 @@ def main() -> None:
     given = parser.parse_args()
     model, spec, entities, candidates = work(given)
     precision = "fp32" if given.tiny else given.precision
-    shared = {"model": model, "prompt": spec, "precision": precision, "device": "cpu", "rounds_per_batch": 4}
+    shared = {"model": model, "prompt": spec, "precision": precision, "device": "cpu", "rounds_per_batch": None}
     shared |= {"items_per_round": given.items, "tokenizers": Pool(cpus=0.5)}
     wanted = rounds(entities, candidates, given.pairs, given.items)
     cells: list[dict[str, object]] = []
