@@ -49,6 +49,10 @@ def test_the_site_builds_without_a_broken_link(tmp_path):
     settings = (tmp_path / "reference" / "settings.html").read_text()
     assert "min_average_precision_ratio" in settings
     assert "generated:" not in settings
+    for page in tmp_path.rglob("*.html"):
+        for picture in re.findall(r'<img[^>]* src="([^":]+)"', page.read_text()):
+            assert (page.parent / picture).is_file(), (page, picture)
+    assert 'src="benchmarks/results/refresh.png"' in (tmp_path / "refresh.html").read_text()
 
 
 def test_every_page_is_reached_from_the_navigation():
