@@ -10,6 +10,7 @@ import asyncio
 import http.client
 import json
 import platform
+import random
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ SERVERS = ("fastapi_grpc", "fastapi_zmq", "litserve", "ray_serve")
 ITEMS = [f"Maintain the records of department number {number}." for number in range(64)]
 BODY = json.dumps({"query": "Keeps the records of a small office. " * 30, "items": ITEMS}).encode()
 REQUESTS, PASSES, CLIENTS = 150, 3, 8
+RATES, SECONDS = (50, 100, 150, 200, 250, 300, 400, 500, 600, 800), 5
 PORTS = {name: 8801 + number for number, name in enumerate(SERVERS)}
 
 
@@ -253,6 +255,65 @@ def together(name: str) -> tuple[list[float], float]:
     return times, len(times) / (time.perf_counter() - clock)
 
 
+class Line:
+    """One open connection of the open-loop client: no library, so that the server gets the cores."""
+
+    HEAD = (
+        f"POST /score HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: {len(BODY)}\r\n\r\n"
+    )
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def ask(self) -> None:
+        """One request, whose answer is checked."""
+        self.writer.write(self.HEAD.encode() + b"\r\n\r\n" + BODY)
+        head = (await self.reader.readuntil(b"\r\n\r\n")).lower()
+        if b"transfer-encoding: chunked" in head:
+            body = await self.reader.readuntil(b"0\r\n\r\n")
+        else:
+            body = await self.reader.readexactly(int(head.split(b"content-length:")[1].split(b"\r\n")[0]))
+        assert head.startswith(b"http/1.1 200") and b"scores" in body, head
+
+
+async def offered(name: str, rate: float) -> tuple[list[float], float]:
+    """Seconds of each request from when it was due, and the share answered before the load ended plus a second."""
+    loop, free, times = asyncio.get_running_loop(), [], []
+    chance = random.Random(rate)
+    due, moments = 0.0, []
+    while due < SECONDS:
+        due += chance.expovariate(rate)
+        moments.append(due)
+    begin = loop.time()
+
+    async def one(moment: float) -> None:
+        line = free.pop() if free else Line(*await asyncio.open_connection("127.0.0.1", PORTS[name]))
+        await line.ask()
+        free.append(line)
+        times.append(loop.time() - begin - moment)
+
+    tasks = []
+    for moment in moments:
+        await asyncio.sleep(max(0.0, begin + moment - loop.time()))
+        tasks.append(asyncio.create_task(one(moment)))
+    await asyncio.wait(tasks, timeout=1.0)
+    share = len(times) / len(moments)
+    await asyncio.gather(*tasks)
+    return times, share
+
+
+def knee(name: str) -> dict[str, object]:
+    """The highest rate tried with a p99 of at most a second and 99 % answered, requests arriving by chance."""
+    found: dict[str, object] = {"knee_requests_per_s": 0, "knee_p99_ms": None}
+    for rate in RATES:
+        times, share = asyncio.run(offered(name, rate))
+        p99 = quantile(times, 0.99)
+        if p99 > 1.0 or share < 0.99:
+            break
+        found = {"knee_requests_per_s": rate, "knee_p99_ms": round(p99 * 1e3, 2)}
+    return found
+
+
 def quantile(times: list[float], share: float) -> float:
     """The time below which a share of them lies."""
     return sorted(times)[min(len(times) - 1, int(share * len(times)))]
@@ -291,7 +352,7 @@ def main(out: Path) -> None:
             "together_p99_ms": round(quantile(times, 0.99) * 1e3, 2),
             "requests_per_s": round(rate, 1),
             "memory_mb": round(memory_mb(running[name]), 1),
-        }
+        } | knee(name)
         print(cells[name], flush=True)
     packages = ("ray", "litserve", "fastapi", "uvicorn", "grpcio", "pyzmq")
     versions = {package: version(package) for package in packages}

@@ -182,11 +182,16 @@ def test_a_request_that_takes_too_long_alone_has_no_knee_and_is_not_loaded():
     records = [
         {"kind": "lengths", "query_tokens": 10.0, "item_tokens": 2.0},
         {"kind": "alone", "method": "mis", "items": 5, "p50": 2.0, "labels_per_s": 2.5},
-        {"kind": "knee", "method": "mis", "items": 5, "per_s": None, "labels_per_s": None},
+        {"kind": "knee", "method": "mis", "items": 5, "limit": 1.0, "per_s": None, "labels_per_s": None},
     ]
     (cell,) = summary(records)
     assert (cell["knee_per_s"], cell["knee_p99"], cell["tail_below_knee"]) == (None, None, None)
     assert cell["alone_labels_per_s"] == 2.5
+
+
+def test_a_request_that_takes_longer_than_the_limit_alone_is_measured_with_room_of_its_own():
+    assert Plan(limit_seconds=1.0, slack=3.0).limit(0.2) == 1.0
+    assert Plan(limit_seconds=1.0, slack=3.0).limit(1.4) == pytest.approx(4.2)
 
 
 def run(monkeypatch, labeler, out, stop_after=None):
@@ -237,7 +242,8 @@ def test_the_command_measures_servers_that_really_run(labeler, tmp_path, monkeyp
     assert {record["transport"] for record in overhead} == {"grpc", "http"}
     for record in overhead:
         parts = [record[f"{part}_p50"] for part in ("parse", "tokenise", "transport")]
-        assert min(parts) > 0 and sum(parts) == pytest.approx(record["fronts_p50"])
+        # The last part is what remains; on a busy machine even less than nothing.
+        assert min(parts[:2]) > 0 and sum(parts) == pytest.approx(record["fronts_p50"])
     assert any(record["kind"] == "point" and record["requests"] for record in document["records"])
 
 

@@ -30,6 +30,7 @@ def summary(records: Sequence[Record]) -> list[Record]:
                 "items": items,
                 "alone_p50": alone["p50"],
                 "alone_labels_per_s": alone["labels_per_s"],
+                "limit": knee["limit"],
                 "knee_per_s": knee["per_s"],
                 "knee_labels_per_s": knee["labels_per_s"],
                 "knee_p99": at[0]["p99"] if at else None,
@@ -48,7 +49,7 @@ def markdown(document: Record) -> str:
     """The report."""
     records, cells = document["records"], document["cells"]
     plan, where = document["plan"], document["environment"]
-    limit = plan["limit_seconds"]
+    allowed = f"{plan['limit_seconds']:g} s, or {plan['slack']:g} times a request alone where that is longer (limit)"
     parts = [
         "# Serving\n",
         f"{document['model']} ({document['model_digest'][:12]}), {where['machine']}, {where['device']}, "
@@ -56,26 +57,28 @@ def markdown(document: Record) -> str:
         f"Open-loop Poisson load over loopback (gRPC) on `semlabel serve`, {plan['seconds']:g} s a rate (longer where "
         f"fewer than {plan['least_requests']} requests would be due) after {plan['warm_up_seconds']:g} s of warm-up, "
         f"no query sent twice. The knee is the highest rate found at which "
-        f"{plan['achieved']:.0%} of the requests are answered and the p99 is at most {limit:g} s. Packed generation "
-        "(g = 20) is served by the same fronts, queue and transport around another engine; the client runs on the "
-        "same machine.\n",
+        f"{plan['achieved']:.0%} of the requests are answered and the p99 is at most {allowed}. Packed "
+        "generation (g = 20) is served by the same fronts, queue and transport around another engine; the client runs "
+        "on the same machine.\n",
     ]
     if not document["complete"]:
         parts.append("**Not complete:** run the same command again to go on.\n")
     rows = [
         [
             *(cell["method"], str(cell["items"]), _n(cell["alone_p50"], ".3f"), _n(cell["alone_labels_per_s"], ".1f")),
-            *(_n(cell["knee_per_s"], ".3g"), _n(cell["knee_labels_per_s"], ".1f"), _n(cell["knee_p99"], ".3f")),
+            *(_n(cell["limit"], ".2f"), _n(cell["knee_per_s"], ".3g"), _n(cell["knee_labels_per_s"], ".1f")),
+            _n(cell["knee_p99"], ".3f"),
             *(_n(cell["tail_below_knee"], ".1f"), _n(cell["over_generation_knee_labels_per_s"], ".2f")),
             *(_n(cell["over_generation_alone_labels_per_s"], ".2f"), _n(cell["token_ratio"], ".1f")),
         ]
         for cell in cells
     ]
-    heads = ["method", "N", "alone p50 s", "alone labels/s", "knee/s", "knee labels/s", "knee p99 s", "tail below knee"]
-    parts.append(markdown_table([*heads, "knee over generation", "alone over generation", "R(N)"], rows))
+    heads = ["method", "N", "alone p50 s", "alone labels/s", "limit s", "knee/s", "knee labels/s", "knee p99 s"]
+    heads += ["tail below knee", "knee over generation", "alone over generation", "R(N)"]
+    parts.append(markdown_table(heads, rows))
     parts.append(
-        f"\nNo knee (-): a request alone takes longer than {limit:g} s, or no rate that was tried keeps up. The tail "
-        "is the highest p99 below the knee over the p50 of a request alone.\n"
+        "\nNo knee (-): a server gives no request as long as this takes alone, or no rate that was tried keeps up. The "
+        "tail is the highest p99 below the knee over the p50 of a request alone.\n"
     )
     parts += _overhead(records)
     for cell in cells:

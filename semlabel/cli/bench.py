@@ -150,6 +150,10 @@ def serving(
     seconds: Annotated[float | None, typer.Option("--seconds", min=0.1, help="Measured seconds of a rate.")] = None,
     warm_up: Annotated[float | None, typer.Option("--warm-up", min=0.0, help="Seconds before that.")] = None,
     limit: Annotated[float, typer.Option("--limit", min=0.01, help="Seconds that the p99 may take.")] = 1.0,
+    slack: Annotated[
+        float,
+        typer.Option("--slack", min=0.0, help="Or so many times what a request alone takes, where that is longer."),
+    ] = 3.0,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Front processes.")] = 1,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
@@ -172,7 +176,7 @@ def serving(
     from semlabel.bench.serving import Plan
     from semlabel.bench.serving_files import run
 
-    plan = replace(Plan.quick() if quick else Plan(), limit_seconds=limit, workers=workers)
+    plan = replace(Plan.quick() if quick else Plan(), limit_seconds=limit, slack=slack, workers=workers)
     plan = replace(
         plan,
         items=tuple(sorted(set(items))) if items else plan.items,
