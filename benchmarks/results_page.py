@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from semlabel.bench import coupling_report, order_report
+from semlabel.bench import coupling_report, order_report, serving_report
 from semlabel.bench.experiments import ablations_report, data_efficiency_report
 from semlabel.bench.output import markdown_table
 from semlabel.bench.work_table import work_table
@@ -64,10 +64,8 @@ def throughput(document: dict) -> str:
 
 
 def serving(document: dict) -> str:
-    """The cells as they are."""
-    cells = document.get("cells", [])
-    names = [name for name, value in (cells[0].items() if cells else ()) if not isinstance(value, dict | list)]
-    return markdown_table(names, [[_shown(cell.get(name)) for name in names] for cell in cells]) if cells else NOT_RUN
+    """Both methods at every N, alone and at the knee."""
+    return serving_report.table(document["cells"]) if document.get("cells") else NOT_RUN
 
 
 SECTIONS = (
@@ -105,7 +103,7 @@ SECTIONS = (
         "serving",
         "5. Serving against N",
         "Labels per second and latency of the server against N, with the ratio of tokens R(N) beside it.",
-        "see docs/serving.md",
+        "semlabel bench serving --model demo/run/labelers/current",
         serving,
     ),
     Section(
@@ -151,7 +149,11 @@ def _short(documents: dict[str, dict | None]) -> str:
         ["decisions of semantic scoring that change with the order", "at most 0.01 %", _changed(order, "mis")],
         [held, "-", _changed(order, "generation_constrained")],
         ["offline throughput against packed generation, N = 200", "1.24 times", _speed(offline)],
-        ["online throughput against packed generation, one-second p99", "1.9 times", _online(documents["serving"])],
+        [
+            "online throughput against packed generation at the knee, N = 200",
+            "1.9 times",
+            _online(documents["serving"]),
+        ],
     ]
     return markdown_table(["claim", "paper", "here"], rows)
 
@@ -186,7 +188,9 @@ def _speed(document: dict | None) -> str:
 
 
 def _online(document: dict | None) -> str:
-    return NOT_RUN if document is None else "see experiment 5"
+    cells = document["cells"] if document else []
+    found = [c for c in cells if (c["method"], c["items"]) == ("mis", 200) and c["over_generation_knee_labels_per_s"]]
+    return "; ".join(f"{cell['over_generation_knee_labels_per_s']:.1f} times" for cell in found) or NOT_RUN
 
 
 def _origin(name: str, document: dict) -> str:
@@ -206,12 +210,6 @@ def _missing(document: dict) -> list[str]:
 
 def _block(name: str, notes: dict[str, str]) -> str:
     return f"<!-- notes: {name} -->\n{notes.get(name, '')}<!-- /notes -->\n"
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _read(file: Path) -> dict | None:

@@ -63,19 +63,7 @@ def markdown(document: Record) -> str:
     ]
     if not document["complete"]:
         parts.append("**Not complete:** run the same command again to go on.\n")
-    rows = [
-        [
-            *(cell["method"], str(cell["items"]), _n(cell["alone_p50"], ".3f"), _n(cell["alone_labels_per_s"], ".1f")),
-            *(_n(cell["limit"], ".2f"), _n(cell["knee_per_s"], ".3g"), _n(cell["knee_labels_per_s"], ".1f")),
-            _n(cell["knee_p99"], ".3f"),
-            *(_n(cell["tail_below_knee"], ".1f"), _n(cell["over_generation_knee_labels_per_s"], ".2f")),
-            *(_n(cell["over_generation_alone_labels_per_s"], ".2f"), _n(cell["token_ratio"], ".1f")),
-        ]
-        for cell in cells
-    ]
-    heads = ["method", "N", "alone p50 s", "alone labels/s", "limit s", "knee/s", "knee labels/s", "knee p99 s"]
-    heads += ["tail below knee", "knee over generation", "alone over generation", "R(N)"]
-    parts.append(markdown_table(heads, rows))
+    parts.append(table(cells))
     parts.append(
         "\nNo knee (-): a server gives no request as long as this takes alone, or no rate that was tried keeps up. The "
         "tail is the highest p99 below the knee over the p50 of a request alone.\n"
@@ -88,6 +76,23 @@ def markdown(document: Record) -> str:
             ordered = sorted(points, key=lambda point: point["offered_per_s"])
             parts.append(markdown_table(list(_POINT), [_point(point) for point in ordered]))
     return "\n".join(parts)
+
+
+def table(cells: Sequence[Record]) -> str:
+    """Both methods at every N, alone and at the knee."""
+    rows = [
+        [
+            *(cell["method"], str(cell["items"]), _n(cell["alone_p50"], ".3f"), _n(cell["alone_labels_per_s"], ".1f")),
+            *(_n(cell["limit"], ".2f"), _n(cell["knee_per_s"], ".3g"), _n(cell["knee_labels_per_s"], ".1f")),
+            _n(cell["knee_p99"], ".3f"),
+            *(_n(cell["tail_below_knee"], ".1f"), _n(cell["over_generation_knee_labels_per_s"], ".2f")),
+            *(_n(cell["over_generation_alone_labels_per_s"], ".2f"), _n(cell["token_ratio"], ".1f")),
+        ]
+        for cell in cells
+    ]
+    heads = ["method", "N", "alone p50 s", "alone labels/s", "limit s", "knee/s", "knee labels/s", "knee p99 s"]
+    heads += ["tail below knee", "knee over generation", "alone over generation", "R(N)"]
+    return markdown_table(heads, rows)
 
 
 def plot(document: Record) -> bytes:
