@@ -21,12 +21,12 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from benchmarks.threshold_simulation import ALPHA, FLAGGED, Solved, World, environment, whole_walk
+from benchmarks.threshold_simulation import ALPHA, Solved, World, environment, whole_walk
 from semlabel.judged import Judged, limit_bound
 
 FLOOR = 0.5
 PRECISIONS = (0.6, 0.65)
-ENTITIES = (100, 150, 200)
+SIZES = ((100, 300), (150, 300), (150, 450), (200, 600))  # entities, flagged pairs expected at the cut
 SDS = (0.0, 0.5, 1.0, 1.5)
 CUTS = 25
 SIGMAS = float(stats.norm.ppf(1 - ALPHA))
@@ -55,7 +55,7 @@ def cell(world: World, entities: int, trials: int, rng: np.random.Generator) -> 
     return {
         "entity_sd": world.sd,
         "entities": entities,
-        "flagged_pairs_expected": FLAGGED * entities,
+        "flagged_pairs_expected": round(world.flagged * entities),
         "true_precision_at_cut": world.precision,
         "floor": FLOOR,
         "trials": trials,
@@ -73,9 +73,9 @@ def study(quick: bool) -> Iterator[dict]:
     """All cells."""
     rng = np.random.default_rng(22)
     for precision in PRECISIONS:
-        for entities in ENTITIES:
+        for entities, flagged in SIZES:
             for sd in SDS:
-                yield cell(World(sd, precision), entities, 40 if quick else 400, rng)
+                yield cell(World(sd, precision, flagged=flagged / entities), entities, 40 if quick else 400, rng)
 
 
 def main() -> None:

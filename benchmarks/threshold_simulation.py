@@ -53,12 +53,13 @@ EVERY_PAIR = Design()
 @dataclass(frozen=True)
 class World:
     """One population. `sd`: entity effect; `spread`: coefficient of variation of positives per entity; `tail`:
-    degrees of freedom of the entity effect (0: normal). `precision` holds where an entity has 3 flagged pairs."""
+    degrees of freedom of the entity effect (0: normal). `precision` holds where an entity has `flagged` pairs."""
 
     sd: float
     precision: float
     spread: float = 0.0
     tail: int = 0
+    flagged: float = FLAGGED
 
     def effects(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
         """Entity effects with standard deviation `sd`."""
@@ -76,8 +77,8 @@ class World:
                 return float(special.ndtr(-cut / np.sqrt(1 + self.sd**2)))
             return float(special.ndtr(grid - cut).mean())
 
-        cut = optimize.brentq(lambda c: negatives * above(c) - (1 - self.precision) * FLAGGED, -5, 40)
-        gap = optimize.brentq(lambda c: positives * above(c) - self.precision * FLAGGED, -30, 40)
+        cut = optimize.brentq(lambda c: negatives * above(c) - (1 - self.precision) * self.flagged, -5, 40)
+        gap = optimize.brentq(lambda c: positives * above(c) - self.precision * self.flagged, -30, 40)
         return Solved(self, cut - gap, cut, above)
 
 
