@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from semlabel.decision import decision_sql
+
 if TYPE_CHECKING:
     import pandas as pd
     from great_expectations.core import ExpectationSuiteValidationResult
@@ -138,7 +140,7 @@ PREDICTIONS = Contract(
         Rule(
             "wrong_labels",
             "every label is margin >= threshold",
-            "label IS NULL OR label IS DISTINCT FROM (CAST(margin AS DOUBLE) >= threshold)",
+            f"label IS NULL OR label IS DISTINCT FROM {decision_sql('margin', 'threshold')}",
         ),
         Rule("no_labeler", "every row names its labeler and run", "labeler_digest IS NULL OR run_id IS NULL"),
         Rule("future_scores", "no margin was computed in the future", "scored_at > now() AT TIME ZONE 'UTC'"),

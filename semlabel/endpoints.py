@@ -13,7 +13,8 @@ import urllib.request
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from semlabel.labeler import KNOWN_PAIR_TOLERANCE, decide
+from semlabel.decision import decide
+from semlabel.labeler import KNOWN_PAIR_TOLERANCE
 
 if TYPE_CHECKING:
     from semlabel.manifest import Manifest

@@ -41,7 +41,7 @@ def scored(
     labeler: "Labeler", entity_ids: Sequence[str], entity_texts: Sequence[str], candidate_texts: Sequence[str]
 ) -> Iterator[Scored]:
     """The entities one after the other, each with every candidate. Raises PromptError for a text that does not fit."""
-    from semlabel.labeler import decide
+    from semlabel.decision import decide
 
     items = labeler.prompt.items(candidate_texts) if candidate_texts else []
     for start in range(0, len(entity_ids), _AT_ONCE):

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from semlabel.decision import decision_sql
 from semlabel.errors import SourceError
 from semlabel.warehouse_file import literal
 
@@ -85,8 +86,8 @@ def rounding_of(manifest: "Manifest", cap: float) -> float:
 def compare(first: Path, second: Path, threshold: float, rounding: float) -> LabelDifferences:
     """Compare two scorings: a Parquet file, a folder of such, or a published version.
 
-    Pairs without a margin (refused ones) count as not there. Raises SourceError for what holds no predictions and for
-    a pair that stands twice.
+    Pairs without a margin (refused ones) count as not there. Raises SourceError for what holds no predictions, for a
+    margin that is not finite and for a pair that stands twice.
     """
     import duckdb
 
@@ -114,11 +115,15 @@ def _take(connection: "duckdb.DuckDBPyConnection", name: str, path: Path) -> Non
         f"CREATE TEMP VIEW {name} AS SELECT CAST(entity_id AS VARCHAR) AS entity_id, CAST(candidate_id AS VARCHAR) AS "
         f"candidate_id, CAST(margin AS FLOAT) AS margin FROM {relation} WHERE margin IS NOT NULL"
     )
-    twice = connection.execute(
-        f"SELECT entity_id, candidate_id FROM {name} GROUP BY ALL HAVING count(*) > 1 ORDER BY ALL LIMIT 1"
-    ).fetchall()
-    if twice:
-        raise SourceError(f"{path}: entity {twice[0][0]!r} with candidate {twice[0][1]!r} stands there twice: mend it")
+    for broken, problem in (
+        ("WHERE NOT isfinite(margin)", "has a margin that is not finite, which decides nothing: score it again"),
+        ("GROUP BY ALL HAVING count(*) > 1", "stands there twice: mend it"),
+    ):
+        found_pair = connection.execute(
+            f"SELECT entity_id, candidate_id FROM {name} {broken} ORDER BY ALL LIMIT 1"
+        ).fetchall()
+        for entity_id, candidate_id in found_pair:
+            raise SourceError(f"{path}: entity {entity_id!r} with candidate {candidate_id!r} {problem}")
 
 
 def _files(path: Path) -> list[Path]:
@@ -130,12 +135,11 @@ def _files(path: Path) -> list[Path]:
 
 
 def _compared(connection: "duckdb.DuckDBPyConnection", threshold: float, rounding: float) -> LabelDifferences:
-    """The decision is the one rule, margin >= cut, on margins as they were stored."""
+    """The counts at a cut, on margins as they were stored."""
     connection.execute(
         f"""CREATE TEMP VIEW both_sides AS SELECT entity_id, candidate_id, a.margin AS first, b.margin AS second,
-            CAST(a.margin AS DOUBLE) >= {float(threshold)!r} AS label, CAST(b.margin AS DOUBLE) >= {float(threshold)!r}
-            AS other, {rounding > 0} AND abs(CAST(a.margin AS DOUBLE) - {float(threshold)!r}) <= {float(rounding)!r}
-            AS near
+            {decision_sql("a.margin", threshold)} AS label, {decision_sql("b.margin", threshold)} AS other,
+            {rounding > 0} AND abs(CAST(a.margin AS DOUBLE) - {float(threshold)!r}) <= {float(rounding)!r} AS near
         FROM a FULL JOIN b USING (entity_id, candidate_id)"""
     )
     (counts,) = connection.execute(

@@ -1,8 +1,8 @@
 """A labeler: one immutable directory that turns an entity's text and candidate texts into margins and labels.
 
 Knows nothing of gates, tables or training: it proves, whenever it is loaded, that it still is what was certified.
-Margins are logits, float32; the decision rule of the whole product is `decide`. How the directory is written and
-promoted stands in `labeler_files`, what it says of itself in `manifest`.
+Margins are logits, float32; how a label comes of one stands in `decision`, how the directory is written and promoted in
+`labeler_files`, what it says of itself in `manifest`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from semlabel.decision import decide
 from semlabel.errors import LabelerError
 from semlabel.labeler_files import (
     CURRENT,
@@ -49,19 +50,6 @@ __all__ = [
 
 # How far a known pair may move between machines: rounding of another kernel, never another prompt or other weights.
 KNOWN_PAIR_TOLERANCE = {"fp32": 1e-3, "bf16": 0.5, "int8": 0.5}
-
-
-def decide(margins: npt.ArrayLike, threshold: float | None) -> npt.NDArray[np.bool_]:
-    """The one decision rule: YES where margin >= threshold, compared in float64. Any shape in, the same shape out.
-
-    Raises LabelerError without a threshold and ValueError for a margin that is not finite (it would read as NO).
-    """
-    if threshold is None:
-        raise LabelerError("this labeler has no threshold: nothing was certified, so it can score but not decide")
-    values = np.asarray(margins, dtype=np.float64)
-    if not np.isfinite(values).all():
-        raise ValueError("a margin is not finite; no decision can be made from it")
-    return values >= float(threshold)
 
 
 class Labeler:

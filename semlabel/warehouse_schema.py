@@ -7,6 +7,8 @@ Blocks and scores are never changed, and no two rounds of a scorer cover the sam
 so labels, probabilities and publications are plain derivations. All times are UTC.
 """
 
+from semlabel.decision import decision_sql
+
 # Migration i brings a warehouse of version i to version i + 1. A published entry is never edited: later ones follow it.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -105,7 +107,7 @@ pairs AS (
     JOIN {entities} e ON e.text_key = s.text_key)
 SELECT p.entity_id, c.candidate_id, p.margin,
        1 / (1 + exp(-(a.platt_a * CAST(p.margin AS DOUBLE) + a.platt_b))) AS probability,
-       CAST(p.margin AS DOUBLE) >= a.threshold AS label, a.threshold, a.labeler_digest, p.scored_at, p.run_id,
+       {decision_sql("p.margin", "a.threshold")} AS label, a.threshold, a.labeler_digest, p.scored_at, p.run_id,
        c.certified, p.truncated
 FROM pairs p JOIN catalog c ON c.text_key = p.candidate_text_key CROSS JOIN active a"""
 

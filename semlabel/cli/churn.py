@@ -49,6 +49,7 @@ class Churn:
 
 def churn(settings: "Settings", manifest: "Manifest") -> Churn | None:
     """The churn of promoting `manifest`; None where nothing is published. Raises WarehouseError while a run writes."""
+    from semlabel.decision import decision_sql
     from semlabel.warehouse import Warehouse
     from semlabel.warehouse_file import literal
     from semlabel.warehouse_scores import BLOCKS_AS_LISTS, scorer_key
@@ -65,7 +66,7 @@ def churn(settings: "Settings", manifest: "Manifest") -> Churn | None:
                 FROM (SELECT * FROM scores WHERE scorer_key = ?) s
                 JOIN {BLOCKS_AS_LISTS} b ON b.block_id = s.block_id JOIN entities e ON e.text_key = s.text_key),
             labels AS (
-                SELECT p.entity_id, c.candidate_id, CAST(p.margin AS DOUBLE) >= ? AS label
+                SELECT p.entity_id, c.candidate_id, {decision_sql("p.margin", "?")} AS label
                 FROM pairs p JOIN catalog c ON c.text_key = p.candidate_text_key)
             SELECT count(*), count(l.label), count(*) FILTER (l.label <> p.label),
                    count(*) FILTER (l.label OR (p.label AND l.label IS NOT NULL))

@@ -117,7 +117,7 @@ def _load(path: Path, device: str, method: str) -> "Labeler":
 
 
 def _scored(labeler: "Labeler", text: str, items: list[str]) -> list[dict[str, Any]]:
-    from semlabel.labeler import decide
+    from semlabel.decision import decide
 
     margins = labeler.score(text, items)
     calibrated = labeler.manifest.calibration is not None

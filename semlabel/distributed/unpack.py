@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from semlabel.calibration import Platt
+from semlabel.decision import decide
 from semlabel.distributed.schemas import ENTITIES, PAIRS, table
 from semlabel.errors import DistributedError
-from semlabel.labeler import decide
 from semlabel.manifest import Manifest
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from semlabel.calibration import Platt
+from semlabel.decision import decide
 from semlabel.errors import PromptError
-from semlabel.labeler import decide
 from semlabel.serving.engine_client import EngineClient
 from semlabel.serving.faults import Fault, Kind, invalid
 from semlabel.serving.label_request import Candidate, LabelRequest
