@@ -78,6 +78,12 @@ ENTITIES = Contract(
             "every split is train, calibrate, certify, test or empty",
             "split NOT IN ('train', 'calibrate', 'certify', 'test', '')",
         ),
+        Rule(
+            "moved_splits",
+            "every entity stands in the split it was given for good, or in none while nobody judges it",
+            "split <> '' AND entity_id IN (SELECT entity_id FROM remembered_splits) "
+            "AND (entity_id, split) NOT IN (SELECT (entity_id, split) FROM remembered_splits)",
+        ),
         Rule("no_tokens", "every query has tokens", "query_tokens <= 0"),
     ),
     counts={"truncated": "truncated", "unmeasured": "query_tokens IS NULL"},

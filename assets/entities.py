@@ -88,17 +88,12 @@ def _ingested(step: Step, warehouse: "Warehouse", erased_ids: Collection[str]) -
 def _split(
     step: Step, warehouse: "Warehouse", frame: "pd.DataFrame", judged: set[str]
 ) -> "tuple[pd.DataFrame, list[str]]":
-    from semlabel.splits import HELD_OUT, LEFT_OUT, TRAIN, assign_splits
+    from semlabel.remembered_splits import assign_for_good
+    from semlabel.splits import LEFT_OUT
 
-    # An entity without references cannot judge or train; it gets its split when references arrive. One that was left
-    # out for being a near-duplicate across splits has a group, and stays left out.
-    earlier = warehouse.rows("SELECT entity_id, split FROM entities WHERE group_id IS NOT NULL")
-    candidates = frame[frame["entity_id"].isin(judged)]
-    previous = {entity_id: split for entity_id, split in earlier if entity_id in judged}
-    # A source that was cut short for a night forgets whom it lost. What was trained on must not come back as a judge.
-    trained = {row[0] for row in warehouse.rows("SELECT DISTINCT entity_id FROM training_pairs")} & judged
-    previous |= {entity_id: TRAIN for entity_id in trained if previous.get(entity_id, HELD_OUT[0]) in HELD_OUT}
-    result = assign_splits(candidates, step.settings.splits, previous)
+    # An entity without references cannot judge or train; it gets its split when references arrive.
+    judges = frame[frame["entity_id"].isin(judged)]
+    result = assign_for_good(warehouse, judges, step.settings.splits)
     split = [result.split.get(entity_id, LEFT_OUT) for entity_id in frame["entity_id"]]
     group = [result.groups.get(entity_id) for entity_id in frame["entity_id"]]
     import pandas as pd

@@ -13,7 +13,10 @@ from semlabel.warehouse_tables import TABLES, renew_digest
 if TYPE_CHECKING:
     import duckdb
 
-_BY_ID = ("former_texts", "online_texts", "entities", "reference_labels", "training_pairs", "prediction_scope")
+_BY_ID = (
+    *("former_texts", "online_texts", "entities", "reference_labels", "training_pairs", "prediction_scope"),
+    "remembered_splits",
+)
 # The texts of the entity, now and before, that no other entity and no candidate has or had.
 _OWN_TEXTS = """CREATE OR REPLACE TEMP TABLE own_texts AS
 WITH owners AS (

@@ -124,7 +124,10 @@ class Sources(Section):
 
 
 class Splits(Section):
-    """Sizes of the held-out splits: whole numbers are entities, numbers below 1 are shares of the entities."""
+    """Sizes of the held-out splits: whole numbers are entities, numbers below 1 are shares of the entities.
+
+    Who has a split keeps it: sizes and `seed` decide about new entities only.
+    """
 
     calibrate: int | float = 0.1
     certify: int | float = 0.15

@@ -1,7 +1,7 @@
 """Which entities train, calibrate, certify and test: disjoint, near-duplicates together, and for good.
 
 Chosen by hash, so neither the order of rows nor chance decides; an entity never changes its split. Knows nothing of
-labels: a split that looked at them would flatter.
+labels: a split that looked at them would flatter. What was assigned before is told by `remembered_splits`.
 """
 
 import hashlib

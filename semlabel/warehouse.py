@@ -125,9 +125,16 @@ class Warehouse:
     @contextmanager
     def ids(self, name: str, ids: Iterable[str]) -> Iterator[None]:
         """A relation `name` with the one column `id`, as long as the block runs."""
+        with self.relation(name, id=list(ids)):
+            yield
+
+    @contextmanager
+    def relation(self, name: str, **columns: Sequence[str]) -> Iterator[None]:
+        """A relation `name` with these columns of text, as long as the block runs."""
         import pyarrow
 
-        self.connection.register(name, pyarrow.table({"id": pyarrow.array(list(ids), type=pyarrow.large_string())}))
+        texts = {column: pyarrow.array(values, type=pyarrow.large_string()) for column, values in columns.items()}
+        self.connection.register(name, pyarrow.table(texts))
         try:
             yield
         finally:

@@ -78,6 +78,19 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             name VARCHAR NOT NULL, updates INTEGER NOT NULL, run_id VARCHAR NOT NULL,
             ingested_at TIMESTAMP NOT NULL)""",
     ),
+    (
+        # What an entity was drawn for, kept when it leaves (see `remembered_splits`); '' is left out for good. The seed
+        # as the settings say it, null where an earlier version drew.
+        """CREATE TABLE remembered_splits (
+            entity_id VARCHAR NOT NULL, split VARCHAR NOT NULL, seed VARCHAR, assigned_at TIMESTAMP NOT NULL)""",
+        # Earlier versions gave a group to whatever they drew. Who was trained on never judges, whatever they said then.
+        """INSERT INTO remembered_splits
+        SELECT entity_id, CASE WHEN split = '' THEN '' WHEN trained THEN 'train' ELSE split END, NULL,
+               now() AT TIME ZONE 'UTC'
+        FROM (SELECT entity_id, split FROM entities WHERE group_id IS NOT NULL)
+        FULL JOIN (SELECT DISTINCT entity_id, true AS trained FROM training_pairs) USING (entity_id)
+        ORDER BY entity_id""",
+    ),
 )
 
 # Views are derived: a writer that opens a warehouse with other ones makes them anew.

@@ -42,6 +42,7 @@ def warehouse(tmp_path: Path) -> Iterator[Warehouse]:
 
     with Warehouse.open(tmp_path / "warehouse.duckdb") as opened:
         opened.replace_entities(ENTITIES, "run")
+        opened.rows("INSERT INTO remembered_splits SELECT entity_id, split, '7', now() FROM entities")
         opened.replace_catalog(CATALOG, "run")
         opened.replace_training_pairs(PAIRS, "run")
         keys = [row[0] for row in opened.rows("SELECT text_key FROM catalog ORDER BY position")]
@@ -81,6 +82,7 @@ BROKEN = [
     (contracts.ENTITIES, "UPDATE entities SET text = '  ' WHERE entity_id = '1e5'", "every text says something", "1e5"),
     (contracts.ENTITIES, "UPDATE entities SET text_id = 'x' WHERE entity_id = 'nan'", "sha256 of its text", "nan"),
     (contracts.ENTITIES, "UPDATE entities SET split = 'dev' WHERE entity_id = '007'", "every split is train", "007"),
+    (contracts.ENTITIES, "UPDATE entities SET split = 'certify' WHERE entity_id = '1e5'", "given for good", "1e5"),
     (contracts.ENTITIES, "UPDATE entities SET query_tokens = 0 WHERE entity_id = '007'", "has tokens", "007"),
     (contracts.ENTITIES, "INSERT INTO entities SELECT * FROM entities LIMIT 1", "same entity_id", "007"),
     (contracts.ENTITIES, "UPDATE entities SET entity_id = '' WHERE entity_id = '007'", "has its entity_id", ""),

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import duckdb
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
@@ -21,7 +22,8 @@ from semlabel.judging.store import Judgement, add_judgements, read_judgements
 from semlabel.operations import Operations
 from semlabel.publish import current_publication, publish, verify_version
 from semlabel.published import version_names
-from semlabel.settings import Settings, load_settings
+from semlabel.remembered_splits import assign_for_good, remembered
+from semlabel.settings import Settings, Splits, load_settings
 from semlabel.sources import ERASED, read_entities, read_references
 from semlabel.warehouse import Warehouse
 from tests.cli_settings import smallest
@@ -60,11 +62,10 @@ class World:
                 recheck=lambda: None,
             )
         pairs = [(PERSON, "c1", True), ("e1", "c1", False)]
-        import pandas as pd
-
         frame = pd.DataFrame(pairs, columns=["entity_id", "candidate_id", "label"])
         project.warehouse.replace_references(frame, "run")
         project.warehouse.replace_training_pairs(frame, "run")
+        assign_for_good(project.warehouse, project.warehouse.entities(), Splits(calibrate=1, certify=1, test=1))
         project.warehouse.add_refused("run", "references", [(f"{PERSON} / c9", "unknown candidate"), ("e1", "blank")])
         project.close()
         self._leave_traces()
@@ -152,6 +153,7 @@ COUNTS = {
     "warehouse: prediction_scope": 0,
     "warehouse: reference_labels": 1,
     "warehouse: refused_rows": 1,
+    "warehouse: remembered_splits": 1,
     "warehouse: training_pairs": 1,
 }
 
@@ -264,6 +266,20 @@ def test_a_text_that_somebody_else_has_keeps_its_margins(world):
     receipt = erase("twin", world.settings, world.operations)
     assert receipt.counts["warehouse: margins"] == 0 and receipt.counts["warehouse: entities"] == 1
     assert world.rows("SELECT count(*) FROM predictions WHERE entity_id = 'e2'") == [(5,)]
+
+
+def test_somebody_of_whom_only_the_split_is_left_can_still_be_erased(world):
+    with Warehouse.open(world.settings.paths.warehouse) as warehouse:
+        entities = warehouse.entities()[["entity_id", "text"]]
+        entities.loc[len(entities)] = ["gone-0815", "zeta"]
+        assign_for_good(warehouse, entities, Splits(calibrate=1, certify=1, test=1))
+        assert "gone-0815" in remembered(warehouse)
+    receipt = erase("gone-0815", world.settings, world.operations)
+    found = {place: count for place, count in receipt.counts.items() if count}
+    assert found == {"temporary": 1, "warehouse: remembered_splits": 1}
+    assert world.bytes_with("gone-0815") == []
+    with Warehouse.open(world.settings.paths.warehouse, read_only=True) as warehouse:
+        assert set(remembered(warehouse)) == {"e1", "e2", "e3", PERSON, "twin"}
 
 
 def test_an_unknown_id_is_refused_and_not_entered(world):

@@ -14,6 +14,7 @@ import pytest
 from semlabel import operations_schema, warehouse_schema
 from semlabel.errors import WarehouseError
 from semlabel.operations import Operations
+from semlabel.remembered_splits import remembered
 from semlabel.warehouse import Warehouse
 
 SCHEMAS = Path(__file__).parent / "schemas"
@@ -83,6 +84,18 @@ def test_an_older_warehouse_becomes_a_new_one_with_every_row(tmp_path, version):
         # The digests still fit the rows: the same content read again changes nothing.
         entities = warehouse.entities().drop(columns="text_id")
         assert not warehouse.replace_entities(entities, "again").changed
+
+
+# Who was trained on stays in train, though it has left or was held out by mistake; e6 was never judged.
+_OF_3 = {"007": "test", "e1": "train", "e2": "calibrate", "e3": "certify", "e5": "", "e7": "train", "e8": "train"}
+ASSIGNED = {1: {"e1": "train", "e2": "train"}, 2: {"e1": "train", "e2": "train"}, 3: _OF_3}
+
+
+@pytest.mark.parametrize("version", ASSIGNED)
+def test_what_an_older_version_had_assigned_is_remembered(tmp_path, version):
+    with Warehouse.open(old_warehouse(tmp_path, version)) as warehouse:
+        assert remembered(warehouse) == ASSIGNED[version]
+        assert warehouse.rows("SELECT count(*), count(seed) FROM remembered_splits") == [(len(ASSIGNED[version]), 0)]
 
 
 @pytest.mark.parametrize("version", OLDER_OPERATIONS)

@@ -43,7 +43,8 @@ GATES: dict[str, Gate] = _table(
         "entities_contract",
         "entities",
         "ERROR",
-        "Ids are unique, texts are there, few source rows were refused and few texts had to be cut.",
+        "Ids are unique, texts are there, few source rows were refused, few texts were cut, no entity left its split.",
+        code_version="2",
     ),
     Gate(
         "pairs_contract",
