@@ -1,4 +1,4 @@
-"""Splits for good: whoever leaves for a night comes back to the split it was in, so that a proven bound stays honest."""
+"""Splits for good: who leaves for a night comes back to the split it was in, so that a proven bound stays honest."""
 
 import random
 from collections import Counter
