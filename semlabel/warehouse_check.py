@@ -10,13 +10,14 @@ from semlabel.errors import WarehouseError
 if TYPE_CHECKING:
     from semlabel.warehouse import Warehouse
 
-_REMEDY = "move the file away and run again: it is made anew from the sources"
+_REMEDY = "move the file away and run again: it is made anew from the sources, its splits too, so train a labeler then"
 # What would be wrong, and the query that counts it.
 _FAULTS: tuple[tuple[str, str], ...] = (
     ("texts stand twice", "SELECT count(*) - count(DISTINCT text_key) FROM texts"),
     ("text identities stand twice", "SELECT count(*) - count(DISTINCT text_id) FROM texts"),
     ("entities stand twice", "SELECT count(*) - count(DISTINCT entity_id) FROM entities"),
     ("candidates stand twice", "SELECT count(*) - count(DISTINCT candidate_id) FROM catalog"),
+    ("splits are remembered twice", "SELECT count(*) - count(DISTINCT entity_id) FROM remembered_splits"),
     ("entities have another text than their identity", "SELECT count(*) FROM entities WHERE sha256(text) <> text_id"),
     ("candidates have another text than their identity", "SELECT count(*) FROM catalog WHERE sha256(text) <> text_id"),
     ("entities have no text", "SELECT count(*) FROM entities ANTI JOIN texts USING (text_key, text_id)"),

@@ -114,7 +114,10 @@ def _advice(path: Path, message: str) -> str:
             "what is missing then is scored again"
         )
     if re.search(_DAMAGED, message):
-        return f"it is damaged ({first}): move it away and run again; it is made anew from the sources"
+        return (
+            f"it is damaged ({first}): move it away and run again; it is made anew from the sources, its splits too, so "
+            "train a labeler then"
+        )
     if "Permission denied" in message or "read-only" in message.lower():
         return f"it cannot be written ({first}): make the file and its folder writable"
     if "not a valid DuckDB database" in message or "version number" in message.lower():

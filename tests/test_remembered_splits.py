@@ -225,7 +225,7 @@ def test_nights_without_entities_or_without_their_references_move_nobody(first_r
     assert night(whole, whole) == first
 
 
-def test_an_entity_in_another_split_than_it_was_given_is_a_red_gate(first_run, instance, tmp_path):
+def test_an_entity_in_another_split_than_it_was_given_breaks_the_contract(first_run, instance, tmp_path):
     project = first_run[0].copied(tmp_path / "labeled")
     assert run(project, instance, select=["entities"]).success
     with Warehouse.open(project.settings.paths.warehouse) as warehouse:
