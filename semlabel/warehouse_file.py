@@ -115,8 +115,8 @@ def _advice(path: Path, message: str) -> str:
         )
     if re.search(_DAMAGED, message):
         return (
-            f"it is damaged ({first}): move it away and run again; it is made anew from the sources, its splits too, so "
-            "train a labeler then"
+            f"it is damaged ({first}): move it away and run again; it is made anew from the sources, its splits too, "
+            "so train a labeler then"
         )
     if "Permission denied" in message or "read-only" in message.lower():
         return f"it cannot be written ({first}): make the file and its folder writable"

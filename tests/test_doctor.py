@@ -76,6 +76,10 @@ DAMAGES = [
     ("DELETE FROM blocks", "rounds have another number of margins"),
     ("UPDATE entities SET text = text || '!'", "entities have another text than their identity"),
     ("INSERT INTO catalog SELECT * FROM catalog", "candidates stand twice"),
+    (
+        "INSERT INTO remembered_splits SELECT 'e1', unnest(['test', 'certify']), '7', now()",
+        "splits are remembered twice",
+    ),
 ]
 
 
