@@ -27,14 +27,17 @@ RESULT, JUDGED = "threshold_result", "judged_digest"
 class CertifyUse:
     """The `number`-th look at a set (from 1) and the confidence that is left for it; `known` when it was entered.
 
-    The set is its entities; `judged_digest` is what they were judged by: whoever judges more pairs of the same entities
-    until it passes has looked again.
+    The set is its entities. A set that shares an entity with an earlier one is no other set: one entity more, or less,
+    is a further look. `judged_digest` is what they were judged by: whoever judges more pairs of the same entities until
+    it passes has looked again. `next_confidence` is what would be left for one more look.
     """
 
     set_digest: str
+    entity_digests: tuple[str, ...]
     judged_digest: str
     number: int
     confidence: float
+    next_confidence: float
     known: bool
 
     def record(self, step: Step, labeler_digest: str, verdict: str) -> None:
@@ -43,6 +46,7 @@ class CertifyUse:
             step.operations.record_certify(
                 self.set_digest,
                 labeler_digest,
+                self.entity_digests,
                 confidence=self.confidence,
                 verdict=verdict,
                 run_id=step.run_id,
@@ -57,17 +61,20 @@ def certify_use(
     `certify` are its judged pairs, `entity_ids` all entities of the split: a random sample that grows reaches some of
     them later, and must not count as another set for that.
     """
-    from semlabel.digests import digest_of
+    from semlabel.digests import digest_of, text_id
 
-    set_digest = digest_of(sorted(entity_ids))
+    set_digest, looked_at = digest_of(sorted(entity_ids)), tuple(text_id(entity_id) for entity_id in entity_ids)
     rows = zip(certify["entity_id"], certify["candidate_id"], certify["label"].map(bool), strict=True)
     judged = digest_of(sorted(map(list, rows)))
-    uses = step.operations.certify_uses(set_digest)
-    for number, use in enumerate(uses, start=1):
-        confidence = _confidence(step, number)
-        if use["confidence"] == confidence and _same(step, use["labeler_digest"], checkpoint, policy, judged):
-            return CertifyUse(set_digest, judged, number, confidence, known=True)
-    return CertifyUse(set_digest, judged, len(uses) + 1, _confidence(step, len(uses) + 1), known=False)
+    uses = step.operations.certify_looks(looked_at)
+    number, known = len(uses) + 1, False
+    for earlier, use in enumerate(uses, start=1):
+        same_set = use["set_digest"] == set_digest and use["confidence"] == _confidence(step, earlier)
+        if same_set and _same(step, use["labeler_digest"], checkpoint, policy, judged):
+            number, known = earlier, True
+            break
+    left = [_confidence(step, look) for look in (number, number + 1)]
+    return CertifyUse(set_digest, looked_at, judged, number, *left, known=known)
 
 
 def _confidence(step: Step, number: int) -> float:

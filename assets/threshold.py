@@ -52,7 +52,9 @@ def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
     use = certify_use(step, manifest, policy, certify, certify_ids)
     if use.number > 1:
         step.log.warning(f"look {use.number} at these certify entities: held to confidence {use.confidence:.4g}")
-    result = walk(policy, calibrate, certify, use.confidence, settings.cuts, settings.min_expected_flagged)
+    result = walk(
+        policy, calibrate, certify, use.confidence, settings.cuts, settings.min_expected_flagged, use.next_confidence
+    )
     digest, path = write_labeler(
         step.settings.paths.labelers,
         directory,

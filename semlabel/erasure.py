@@ -198,6 +198,7 @@ def _erase_operations(work: _Erasure) -> None:
     work.note(operations=found)
     with file.transaction() as connection:
         connection.execute("PRAGMA secure_delete = ON")
+        connection.execute("DELETE FROM certify_entities WHERE entity_digest = ?", (text_id(work.entity_id),))
         erase_traces.erase_from_columns(connection, _OPERATIONS, work.traces, dry=False)
     file.wipe()
 

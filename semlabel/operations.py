@@ -10,6 +10,7 @@ import json
 import math
 import os
 import sqlite3
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
@@ -313,25 +314,36 @@ class Operations:
         self,
         set_digest: str,
         labeler_digest: str,
+        entity_digests: Iterable[str],
         *,
         confidence: float | None = None,
         verdict: str | None = None,
         run_id: str | None = None,
     ) -> None:
-        """Enter one use of a certify set into the ledger."""
-        self._insert(
-            "certify_ledger",
-            set_digest=set_digest,
-            labeler_digest=labeler_digest,
-            confidence=_number(confidence),
-            verdict=verdict,
-            run_id=run_id,
-            used_at=now_utc(),
-        )
+        """Enter one use of a certify set into the ledger, with the digests of the entities it looked at."""
+        row = (set_digest, labeler_digest, _number(confidence), verdict, run_id, now_utc())
+        with self.file.transaction() as connection:
+            use = connection.execute(
+                "INSERT INTO certify_ledger (set_digest, labeler_digest, confidence, verdict, run_id, used_at) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                row,
+            ).lastrowid
+            connection.executemany(
+                "INSERT INTO certify_entities VALUES (?, ?)", [(use, digest) for digest in set(entity_digests)]
+            )
 
     def certify_uses(self, set_digest: str) -> list[dict[str, Any]]:
         """Every use of a certify set, oldest first."""
         return self.file.rows("SELECT * FROM certify_ledger WHERE set_digest = ? ORDER BY id", (set_digest,))
+
+    def certify_looks(self, entity_digests: Collection[str]) -> list[dict[str, Any]]:
+        """Every use that looked at one of these entities, oldest first; one that does not tell at whom counts too."""
+        at: dict[int, set[str]] = {}
+        for row in self.file.rows("SELECT use_id, entity_digest FROM certify_entities"):
+            at.setdefault(row["use_id"], set()).add(row["entity_digest"])
+        wanted = set(entity_digests)
+        uses = self.file.rows("SELECT * FROM certify_ledger ORDER BY id")
+        return [use for use in uses if use["id"] not in at or not wanted.isdisjoint(at[use["id"]])]
 
     def save_metrics(self, labeler_digest: str, metrics: dict[str, Any]) -> None:
         """Keep the held-out metrics of a labeler, replacing older ones."""

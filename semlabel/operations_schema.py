@@ -98,6 +98,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             incident INTEGER PRIMARY KEY REFERENCES outbox (id), who TEXT NOT NULL, reason TEXT NOT NULL,
             acknowledged_at TEXT NOT NULL)""",
     ),
+    (
+        # Whom a use of a certify set looked at, by the digest of the id; none are known of uses by earlier versions.
+        """CREATE TABLE certify_entities (
+            use_id INTEGER NOT NULL REFERENCES certify_ledger (id), entity_digest TEXT NOT NULL,
+            PRIMARY KEY (use_id, entity_digest)) WITHOUT ROWID""",
+        "CREATE INDEX certify_entities_by_digest ON certify_entities (entity_digest)",
+    ),
 )
 
 

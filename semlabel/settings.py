@@ -222,7 +222,7 @@ class Calibration(Section):
     max_fpr: InnerShare | None = None
     max_fnr: InnerShare | None = None
     cuts: Positive = 20
-    min_expected_flagged: Positive = 50
+    min_expected_flagged: Positive = 25
 
     @model_validator(mode="after")
     def _promises_something(self) -> Self:

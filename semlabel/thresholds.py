@@ -9,6 +9,7 @@ Knows nothing of models, files or the warehouse, and leaves the statistics of on
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
@@ -90,10 +91,12 @@ def walk(
     certify: Judged | Any,
     confidence: float = 0.95,
     cuts: int = 20,
-    min_expected_flagged: int = 50,
+    min_expected_flagged: int = 25,
+    next_confidence: float | None = None,
 ) -> ThresholdResult:
     """Search the threshold: choose cuts on `calibrate`, prove them on `certify` with `confidence`.
 
+    `next_confidence` is what a further look would have to be made with, when it says how many more entities to judge.
     Both are `Judged` or tables with columns `entity_id`, `label`, `margin`: every judged pair of the split's
     entities, none of which was trained on. Raises SettingsError for a policy without limits, ValueError for margins
     that are not finite.
@@ -119,6 +122,8 @@ def walk(
         return _result(policy, confidence, level, proof, walked, shown, "pass", threshold, None)
     shown = [steps[-1] for steps in walked.values() if steps]
     verdict, more = _refusal(ceilings, chosen, proof, walked, shared, min_expected_flagged)
+    if more is not None and next_confidence is not None:
+        more = math.ceil((proof.entities + more) * _wider(level, next_confidence, len(ceilings))) - proof.entities
     return _result(policy, confidence, level, proof, walked, shown, verdict, None, more)
 
 
@@ -201,6 +206,12 @@ def _more(entities: int, point: float, bound: float, ceiling: float) -> int:
     gap = max(ceiling - point, 1e-3)
     wanted = entities * ((bound - point) / gap) ** 2
     return max(1, math.ceil(1.1 * wanted) - entities)
+
+
+def _wider(level: float, next_confidence: float, limits: int) -> float:
+    """How many times the entities a bound of the same width takes at the next confidence: the quantiles squared."""
+    now, then = (NormalDist().inv_cdf(share) for share in (level, 1.0 - (1.0 - next_confidence) / limits))
+    return (then / now) ** 2
 
 
 def _result(

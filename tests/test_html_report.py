@@ -163,7 +163,7 @@ def template(tmp_path_factory) -> Path:
         warehouse.add_refused(RUN, "references", [("7 / c9", "contradictory: listed as YES and as NO")])
     world.score(manifest)
     world.publish(manifest)
-    world.operations.record_certify(digest_of(sorted(SPLITS["certify"])), manifest.digest)
+    world.operations.record_certify(digest_of(sorted(SPLITS["certify"])), manifest.digest, SPLITS["certify"])
     world.operations.save_metrics(manifest.digest, METRICS)
     world.say("held_out_errors", "pass", "Shown.", manifest.digest)
     world.say("volume_change", "fail", f"{SCRIPT} flipped; look at '7'.", evidence={"flips": [{"candidate_id": TABLE}]})

@@ -216,10 +216,18 @@ def test_the_newest_promotion_counts_and_an_approval_only_for_its_subject(operat
 
 
 def test_every_use_of_a_certify_set_is_in_the_ledger(operations):
-    operations.record_certify("C1", "L1", confidence=0.95, verdict="fail")
-    operations.record_certify("C1", "L2", confidence=0.95, verdict="pass")
+    operations.record_certify("C1", "L1", ["a", "b"], confidence=0.95, verdict="fail")
+    operations.record_certify("C1", "L2", ["a", "b"], confidence=0.95, verdict="pass")
     assert [row["labeler_digest"] for row in operations.certify_uses("C1")] == ["L1", "L2"]
     assert operations.certify_uses("C2") == []
+
+
+def test_a_set_with_one_entity_more_or_less_is_looked_at_again_and_a_disjoint_one_is_not(operations):
+    operations.record_certify("C1", "L1", ["a", "b"])
+    for entities, looks in ((["a"], 1), (["a", "b", "c"], 1), (["c", "d"], 0)):
+        assert len(operations.certify_looks(entities)) == looks
+    operations.file.rows("DELETE FROM certify_entities")  # as a use that an earlier version entered
+    assert len(operations.certify_looks(["c"])) == 1
 
 
 def test_metrics_publications_and_the_pause_are_kept(operations):

@@ -511,6 +511,15 @@ def test_a_new_labeler_labels_nothing_before_it_is_promoted(project, instance):
     assert published(project)["labeler_digest"] == before["labeler_digest"]
 
 
+def test_a_certify_set_that_lost_an_entity_is_looked_at_again_not_anew(project, instance):
+    with project.warehouse() as warehouse:
+        ((gone,),) = warehouse.rows("SELECT min(entity_id) FROM entities WHERE split = 'certify'")
+    project.write_entities([row for row in project.entities() if row["entity_id"] != gone])
+    result = run(project, instance, "train_labeler")
+    told = threshold_of(result)
+    assert (told["certify_uses"].value, told["confidence"].value) == (2, pytest.approx(1 - 0.07 * 3 / 16))
+
+
 def test_a_floor_that_cannot_be_shown_makes_a_labeler_that_never_decides(project, instance):
     before = published(project)
     project.change(calibration={"min_precision": 0.99})

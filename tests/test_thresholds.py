@@ -173,7 +173,7 @@ def test_false_positives_walk_strict_to_lax():
 def test_the_walk_starts_where_enough_pairs_are_flagged():
     calibrate, certify = sample()
     cuts = choose_cuts(calibrate, certify.entities, "precision", 0.5)
-    assert calibrate.counts(cuts[0])["flagged"].sum() * 60 / 40 >= 50
+    assert calibrate.counts(cuts[0])["flagged"].sum() * 60 / 40 >= 25
     strictest = float(calibrate.margins.max())
     assert cuts[0] < strictest
 
@@ -210,6 +210,15 @@ def test_a_floor_out_of_reach_fails():
     assert not held_out_errors(result.to_json()).passed
 
 
+def test_who_looks_again_is_told_of_more_entities_than_who_looks_once():
+    rng, world = np.random.default_rng(11), World(0.3)
+    tables = world.draw(40, rng), world.draw(25, rng)
+    once, again = (walk(Policy(min_precision=0.75), *tables, next_confidence=at) for at in (None, 0.99))
+    assert once.verdict == again.verdict == "not_enough_data"
+    # One-sided quantiles of 95 % and 99 %, squared: as many times the entities for a bound of the same width.
+    assert again.more_entities_needed == math.ceil((25 + once.more_entities_needed) * (2.3263479 / 1.6448536) ** 2) - 25
+
+
 def test_too_little_data_says_how_many_more_entities_to_judge():
     rng, world = np.random.default_rng(11), World(0.3)
     calibrate = world.draw(40, rng)
@@ -218,8 +227,8 @@ def test_too_little_data_says_how_many_more_entities_to_judge():
     assert short.more_entities_needed > 0
     assert str(short.more_entities_needed) in short.sentence
     assert held_out_errors(short.to_json()).verdict == "not_enough_data"
-    enough = walk(Policy(min_precision=0.75), calibrate, world.draw(25 + 2 * short.more_entities_needed, rng))
-    assert enough.verdict == "pass"
+    larger = [world.draw(25 + short.more_entities_needed, rng) for _ in range(10)]
+    assert sum(walk(Policy(min_precision=0.75), calibrate, each).verdict == "pass" for each in larger) >= 5
 
 
 def test_a_cut_without_flagged_pairs_is_a_failure():
