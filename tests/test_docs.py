@@ -170,7 +170,6 @@ ELSEWHERE = {
     "ui": "test_browser.py",
     "bench compare --labeler": "test_label_differences.py",
     "bench throughput": "test_bench.py",
-    "bench refresh --churn": "test_bench_refresh.py",
     "bench serving --model --out": "test_bench_serving.py",
     "bench ablations --config": "test_experiments.py",
     "bench data-efficiency --config": "test_experiments.py",
@@ -180,6 +179,7 @@ ELSEWHERE = {
 NEVER = {
     "bench coupling --config --generator": "it needs a generator that hours of training make; its tests name --model",
     "bench order --config --generator": "as above",
+    "bench refresh --large": "it takes seven minutes; its tests are --quick",
     "bench throughput --config": "the demo's labeler takes an hour to train; its tests name --model",
     "ui --config": "Dagster's server takes half a minute to start; the slow test starts it once",
 }
