@@ -69,7 +69,11 @@ def _to_ask(step: Step, known: "list[Asked]") -> "tuple[list[SampledPair], list[
     from semlabel.judging import taught
     from semlabel.judging.sample import pairs_to_teach
     from semlabel.judging.store import read_judgements
+    from semlabel.sources import read_references
 
+    # From the source: this stands before `reference_labels`, whose table may be empty or of yesterday.
+    listed = read_references(step.settings, step.operations.erased_ids()).frame
+    decided = set(zip(listed["entity_id"], listed["candidate_id"], strict=True))
     with step.reader() as warehouse:
         ids = tuple(
             dict(warehouse.rows(f"SELECT {key}, text_id FROM {table}"))
@@ -77,7 +81,7 @@ def _to_ask(step: Step, known: "list[Asked]") -> "tuple[list[SampledPair], list[
         )
         current = taught.still_current(known, (ids[0], ids[1]))
         room = step.settings.teacher.pairs - len(current)
-        judged = {row.pair for row in [*current, *read_judgements(step.settings)]}
+        judged = decided | {row.pair for row in [*current, *read_judgements(step.settings)]}
         unlisted = step.settings.sources.unlisted
         pairs = pairs_to_teach(warehouse, judged, unlisted, room) if room > 0 else []
     return pairs, current
