@@ -143,7 +143,7 @@ def refused(labeler, folder, *options):
     """Exit code and stderr of a server that must not stay."""
     served = Served(labeler, folder, *options)
     try:
-        code = served.process.wait(120)
+        code = served.process.wait(600)
     finally:
         served.process.kill()
     return code, served.text()
