@@ -307,8 +307,8 @@ def expect(settings: "Settings", entity_texts: Sequence[str], candidate_texts: S
     """What `[teacher]` will be asked where `asked` pairs are done, from the mean lengths of the texts."""
     teacher = settings.teacher
     pairs = max(0, min(teacher.pairs, len(entity_texts) * len(candidate_texts)) - asked)
-    typical = (sum(map(len, texts)) // max(1, len(texts)) * "x" for texts in (entity_texts, candidate_texts))
-    tokens = estimate([question(0, *typical, settings.prompt.template, teacher.model or "")])
+    entity, candidate = (sum(map(len, texts)) // max(1, len(texts)) * "x" for texts in (entity_texts, candidate_texts))
+    tokens = estimate([question(0, entity, candidate, settings.prompt.template, teacher.model or "")])
     cost = Price(teacher.price_in or 0.0, teacher.price_out or 0.0).of(*tokens)
     return Expected(teacher.model or "", pairs, pairs * sum(tokens), pairs * cost, teacher.max_cost)
 
