@@ -78,7 +78,7 @@ class World:
             for name in (PERSON, "e1", PERSON + "2")
         ]
         add_judgements(self.root / "judgements.csv", [], rows)
-        asked = [Asked(name, "c1", "yes", "big", text_id(TEXT), "t", "2026-11-30") for name in (PERSON, "e1")]
+        asked = [Asked(n, "c1", "yes", "big", t, "t", "2026-11-30") for n, t in ((PERSON, text_id(TEXT)), ("e1", "u"))]
         write_asked(self.settings, asked)
         evidence = {
             "examples": [{"entity_id": PERSON, "text": TEXT}, {"entity_id": "e1", "text": "alpha"}],
