@@ -13,7 +13,7 @@ import dagster as dg
 from assets import metadata
 from assets.baselines import best_baseline, judged_with_baselines
 from assets.checks import GateCheck, gate_check
-from assets.evaluation import ensure_scored, score_split
+from assets.evaluation import ensure_scored, reference_pairs, score_split
 from assets.labelers import judged_checkpoint
 from assets.parity import order_against_order, packed_against_single
 from resources.project import ProjectResource, Step
@@ -39,6 +39,7 @@ def checkpoint(context: dg.AssetExecutionContext, project: ProjectResource) -> d
     from semlabel import report
 
     step = project.step(context)
+    _refuse_blind(step)
     directory, manifest = _trained(step)
     with step.writer() as warehouse:
         outcome = score_split(step, warehouse, directory, manifest, "calibrate")
@@ -61,6 +62,21 @@ def checkpoint(context: dg.AssetExecutionContext, project: ProjectResource) -> d
             report.margin_histogram(pairs["margin"].to_numpy(), pairs["label"].to_numpy()), "margins of calibrate"
         ),
     )
+
+
+def _refuse_blind(step: Step) -> None:
+    """Raise GateBlocked where too little is judged for any training to be measured."""
+    from semlabel.errors import GateBlocked
+    from semlabel.judging.enough import too_thin
+    from semlabel.splits import HELD_OUT, TRAIN
+
+    with step.reader() as warehouse:
+        labels = {TRAIN: warehouse.training_pairs()["label"]} | {
+            split: reference_pairs(step, warehouse, split)["label"] for split in HELD_OUT
+        }
+    problem = too_thin({split: (int(found.sum()), int((~found).sum())) for split, found in labels.items()})
+    if problem is not None:
+        raise GateBlocked(problem)
 
 
 def _trained(step: Step) -> "tuple[Path, Manifest]":

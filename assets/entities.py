@@ -4,7 +4,7 @@ Knows the source, the updates that came online, the splits and the prompt's limi
 labels, except that only entities with references can be held out to judge by.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -32,16 +32,21 @@ if TYPE_CHECKING:
 def entities(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     """The entities of the source with the texts that came online, near-duplicates kept in one split."""
     from semlabel import online_texts
+    from semlabel.judging.store import pinned_splits, read_judgements
+    from semlabel.references import entities_to_split
     from semlabel.sources import ERASED, read_entities, read_references
 
     step = project.step(context)
     erased_ids = step.operations.erased_ids()
     source = read_entities(step.settings, erased_ids)
-    judged = set(read_references(step.settings, erased_ids).frame["entity_id"])
+    references = read_references(step.settings, erased_ids).frame
+    pinned = pinned_splits(read_judgements(step.settings))
     with step.writer() as warehouse:
         ingested = _ingested(step, warehouse, erased_ids)
         online = online_texts.resolve(warehouse, source.frame)
-        frame, notes = _split(step, warehouse, online.frame, judged)
+        ids, unlisted = list(online.frame["entity_id"]), step.settings.sources.unlisted
+        judged = entities_to_split(ids, references, pinned, unlisted)
+        frame, notes = _split(step, warehouse, online.frame, judged, pinned)
         frame, problem = _measured(step, frame)
         replaced = warehouse.replace_entities(frame, step.run_id, source.digest)
         warehouse.add_refused(step.run_id, "entities", [(row.row_id, row.reason) for row in source.refused])
@@ -86,14 +91,14 @@ def _ingested(step: Step, warehouse: "Warehouse", erased_ids: Collection[str]) -
 
 
 def _split(
-    step: Step, warehouse: "Warehouse", frame: "pd.DataFrame", judged: set[str]
+    step: Step, warehouse: "Warehouse", frame: "pd.DataFrame", judged: set[str], pinned: Mapping[str, str]
 ) -> "tuple[pd.DataFrame, list[str]]":
     from semlabel.remembered_splits import assign_for_good
     from semlabel.splits import LEFT_OUT
 
     # An entity without references cannot judge or train; it gets its split when references arrive.
     judges = frame[frame["entity_id"].isin(judged)]
-    result = assign_for_good(warehouse, judges, step.settings.splits)
+    result = assign_for_good(warehouse, judges, step.settings.splits, pinned)
     split = [result.split.get(entity_id, LEFT_OUT) for entity_id in frame["entity_id"]]
     group = [result.groups.get(entity_id) for entity_id in frame["entity_id"]]
     import pandas as pd

@@ -104,13 +104,17 @@ def split_ids(warehouse: "Warehouse", split: str) -> list[str]:
     return [row[0] for row in warehouse.rows("SELECT entity_id FROM entities WHERE split = ? ORDER BY 1", [split])]
 
 
-def judged_pairs(step: Step, warehouse: "Warehouse", manifest: "Manifest", split: str) -> "pd.DataFrame":
-    """The judged pairs of a split: entity_id, candidate_id, label, margin. Raises GateBlocked where one is missing."""
+def reference_pairs(step: Step, warehouse: "Warehouse", split: str) -> "pd.DataFrame":
+    """What is known of the pairs of a split: entity_id, candidate_id, label."""
     from semlabel.pairs import cross_product_labels
 
-    labels = cross_product_labels(
-        warehouse.entities(), warehouse.catalog(), warehouse.reference_labels(), split, step.settings.sources.unlisted
-    )
+    tables = warehouse.entities(), warehouse.catalog(), warehouse.reference_labels()
+    return cross_product_labels(*tables, split, step.settings.sources.unlisted)
+
+
+def judged_pairs(step: Step, warehouse: "Warehouse", manifest: "Manifest", split: str) -> "pd.DataFrame":
+    """The judged pairs of a split: entity_id, candidate_id, label, margin. Raises GateBlocked where one is missing."""
+    labels = reference_pairs(step, warehouse, split)
     margins = warehouse.margins(manifest.scorer_digest, list(labels["entity_id"].unique()))
     pairs = labels.merge(margins, on=["entity_id", "candidate_id"], how="left", validate="one_to_one")
     missing = int(pairs["margin"].isna().sum())

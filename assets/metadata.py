@@ -48,8 +48,8 @@ REFERENCE_LABELS = _schema(
     entity_id="text: an id of `entities`",
     candidate_id="text: an id of the catalog's source",
     label="boolean: what a person or a teacher decided",
-    design="text: reference, or how a judged pair was picked: random, active:...",
-    inclusion_probability="double: how likely a random pair was to be picked",
+    design="text: reference, or how a judged pair was picked: random, stratified, active:..., teacher",
+    inclusion_probability="double: how likely a pair drawn by chance was to be drawn",
 )
 TRAINING_PAIRS = _schema(
     entity_id="text: an entity of the train split",

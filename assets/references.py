@@ -1,33 +1,33 @@
 """`reference_labels`: what people or a teacher decided, as far as it can be used with these entities and this catalog.
 
-Knows the source, the judgements that were imported, and which ids there are. Which judgement may be used for what
-stands in `semlabel.judging.merging`.
+Knows the source, the judgements that were imported, what a teacher said, and which ids there are. Which judgement may
+be used for what stands in `semlabel.judging`.
 """
-
-from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from assets import metadata
 from resources.project import ProjectResource, Step
 
-if TYPE_CHECKING:
-    import pandas as pd
+
+def reference_labels_after(*names: str) -> dg.AssetsDefinition:
+    """The asset, made after those: a teacher's labels are read here, where there is one."""
+    return dg.asset(
+        name="reference_labels",
+        deps=names,
+        group_name="sources",
+        kinds={"duckdb", "table"},
+        pool="warehouse_writer",
+        metadata={"dagster/column_schema": metadata.REFERENCE_LABELS},
+    )(_reference_labels)
 
 
-@dg.asset(
-    deps=["entities", "catalog"],
-    group_name="sources",
-    kinds={"duckdb", "table"},
-    pool="warehouse_writer",
-    metadata={"dagster/column_schema": metadata.REFERENCE_LABELS},
-)
-def reference_labels(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
+def _reference_labels(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     """The usable reference labels and judgements; unknown ids and contradictions are refused and counted."""
     from semlabel.digests import text_id
-    from semlabel.judging.merging import one_row_per_pair, usable_judgements
-    from semlabel.judging.store import read_judgements
-    from semlabel.references import check_references
+    from semlabel.judging import labels
+    from semlabel.judging.store import TEACHER, read_judgements
+    from semlabel.judging.taught import taught_judgements
     from semlabel.sources import ERASED, read_catalog, read_references
 
     step = project.step(context)
@@ -37,17 +37,14 @@ def reference_labels(context: dg.AssetExecutionContext, project: ProjectResource
     with step.writer() as warehouse:
         candidate_ids = [row[0] for row in warehouse.rows("SELECT candidate_id FROM catalog ORDER BY position")]
         known = {row[0]: row[1:] for row in warehouse.rows("SELECT entity_id, split, text_id FROM entities")}
-        judgements = read_judgements(step.settings)
-        fresh, unusable = usable_judgements(judgements, known, in_source, erased)
-        rows = _together(source.frame, fresh)
-        checked = check_references(rows, known, candidate_ids, in_source.keys() - set(candidate_ids))
-        splits = {entity_id: split for entity_id, (split, _) in known.items()}
-        merged = one_row_per_pair(checked.kept, splits, candidate_ids, step.settings.sources.unlisted)
-        replaced = warehouse.replace_references(merged.kept, step.run_id, _digest(step, source.digest))
-        refused, not_used = [*source.refused, *checked.refused], [*unusable, *merged.refused]
+        judgements = [*read_judgements(step.settings), *taught_judgements(step.settings)]
+        unlisted = step.settings.sources.unlisted
+        found = labels.reference_labels(source.frame, judgements, known, in_source, candidate_ids, unlisted, erased)
+        replaced = warehouse.replace_references(found.kept, step.run_id, _digest(step, source.digest))
+        refused, not_used = [*source.refused, *found.references], found.judgements
         warehouse.add_refused(step.run_id, "references", [(row.row_id, row.reason) for row in refused])
         warehouse.add_refused(step.run_id, "judgements", [(row.row_id, row.reason) for row in not_used])
-    warnings = [*source.warnings, *merged.notes]
+    warnings = [*source.warnings, *found.notes]
     if not_used:
         warnings.append(f"{len(not_used)} of {len(judgements)} judgements are not used; refused_rows says why")
     for warning in warnings:
@@ -55,33 +52,28 @@ def reference_labels(context: dg.AssetExecutionContext, project: ProjectResource
     return metadata.materialized(
         replaced.digest,
         replaced.rows,
-        rows_in=source.rows_in + len(fresh),
+        rows_in=source.rows_in - len(source.frame) + found.rows_in,
         refused=len(refused) - sum(row.reason == ERASED for row in refused),
         erased=sum(row.reason == ERASED for row in refused),
-        redundant=source.redundant + merged.redundant,
-        outside_catalog=checked.left_out,
-        positives=merged.kept["label"].sum(),
+        redundant=source.redundant + found.redundant,
+        outside_catalog=found.outside_catalog,
+        positives=found.kept["label"].sum(),
         judgements=len(judgements),
         judgements_not_used=len(not_used),
+        taught=(found.kept["design"] == TEACHER).sum(),
         warnings=metadata.listed(warnings),
         refused_rows=metadata.refusals([*refused, *not_used]),
     )
 
 
-def _together(references: "pd.DataFrame", judgements: "pd.DataFrame") -> "pd.DataFrame":
-    """The rows of both, each with how its pair came to be judged."""
-    import pandas as pd
-
-    from semlabel.judging.merging import REFERENCE
-
-    rows = references.assign(design=REFERENCE, inclusion_probability=float("nan"))
-    return pd.concat([rows, judgements], ignore_index=True) if len(judgements) else rows
+reference_labels = reference_labels_after("entities", "catalog")
 
 
 def _digest(step: Step, references: str) -> str:
-    """What was read: the references' source, and the judgements where there are any."""
+    """What was read: the references' source, and the judgements and the teacher's labels where there are any."""
     from semlabel.digests import digest_of
     from semlabel.judging.store import judgements_digest
+    from semlabel.judging.taught import taught_digest
 
-    judgements = judgements_digest(step.settings)
-    return references if judgements is None else digest_of([references, judgements])
+    others = [digest for digest in (judgements_digest(step.settings), taught_digest(step.settings)) if digest]
+    return digest_of([references, *others]) if others else references

@@ -11,8 +11,19 @@ from typing import Any
 
 import dagster as dg
 
-from assets import catalog, checkpoint, drift, entities, pairs, predictions, publication, references, threshold
-from pipeline.jobs import nightly_labeling, train_labeler
+from assets import (
+    catalog,
+    checkpoint,
+    drift,
+    entities,
+    pairs,
+    predictions,
+    publication,
+    references,
+    teacher,
+    threshold,
+)
+from pipeline.jobs import TEACHER, nightly_labeling, train_labeler
 from pipeline.schedules import nightly_labeling_schedule
 from pipeline.sensors import gate_alerts, run_endings
 from pipeline.source_changes import source_changes
@@ -38,11 +49,12 @@ def build_defs(settings_path: Path | str | None = None, **overrides: Any) -> dg.
     project = _project(path, overrides)
     settings = project.settings.get()
     labeler = settings.environment.labeler
-    nightly = nightly_labeling(labeler)
+    taught = settings.teacher.model is not None
+    nightly = nightly_labeling(labeler, taught)
     return dg.Definitions(
         assets=_assets(settings),
         asset_checks=_prefixed([check for s in _STAGES for check in _of_type(s, dg.AssetChecksDefinition)], labeler),
-        jobs=[nightly, train_labeler(labeler)],
+        jobs=[nightly, train_labeler(labeler, taught)],
         schedules=[nightly_labeling_schedule(settings.schedule, nightly)],
         sensors=[gate_alerts, run_endings, source_changes(settings.schedule, nightly)],
         resources={
@@ -66,7 +78,10 @@ def _project(path: Path, overrides: dict[str, Any]) -> ProjectResource:
 
 
 def _assets(settings: Settings) -> Sequence[Any]:
-    """Every stage's asset with its owner; the published one with the time after which it counts as stale."""
+    """Every stage's asset with its owner; the published one with the time after which it counts as stale.
+
+    With a teacher its asset too, between the tables and the reference labels.
+    """
     freshness = dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=settings.schedule.freshness_hours))
 
     def dressed(spec: dg.AssetSpec) -> dg.AssetSpec:
@@ -75,6 +90,11 @@ def _assets(settings: Settings) -> Sequence[Any]:
         return spec.replace_attributes(owners=[settings.alerts.owner_of(name)], **stale)
 
     found = [asset for stage in _STAGES for asset in _of_type(stage, dg.AssetsDefinition)]
+    if settings.teacher.model is not None:
+        # Not by a changed spec: that would show the arrow and not wait for it.
+        found.remove(references.reference_labels)
+        after = references.reference_labels_after("entities", "catalog", TEACHER)
+        found += [*_of_type(teacher, dg.AssetsDefinition), after]
     return dg.map_asset_specs(dressed, _prefixed(found, settings.environment.labeler))
 
 
@@ -82,8 +102,8 @@ def _prefixed(found: Sequence[Any], labeler: str) -> list[Any]:
     """The definitions with LABELER/NAME for every asset NAME, where several labelers share one deployment."""
     if not labeler:
         return list(found)
-    names = [key for stage in _STAGES for asset in _of_type(stage, dg.AssetsDefinition) for key in asset.keys]
-    keys = {key: asset_key(labeler, key.path[-1]) for key in names}
+    assets = [asset for stage in (*_STAGES, teacher) for asset in _of_type(stage, dg.AssetsDefinition)]
+    keys = {key: asset_key(labeler, key.path[-1]) for asset in assets for key in asset.keys}
     return [definition.with_attributes(asset_key_replacements=keys) for definition in found]
 
 

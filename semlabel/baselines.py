@@ -102,12 +102,19 @@ def fit_baselines(
         progress(Progress("baselines", len(cosines) + len(logistics), total, "settings"))
 
     for name, options in N_GRAMS.items():
-        vectorizer = _vectorizer(options, train)
+        vectorizer = _vectorizer(options, train.entities + train.candidates)
         learn, judge = _Vectors.of(vectorizer, train), _Vectors.of(vectorizer, tune)
         tried(cosines, CosineBaseline(vectorizer, {"n_grams": name}), judge.cosines)
         for logistic in _fit_logistic(vectorizer, name, learn, train_labels, seed):
             tried(logistics, logistic, logistic.log_odds(judge))
     return {"tfidf_cosine": _best(cosines), "tfidf_logistic": _best(logistics)}
+
+
+def similarity(entity_texts: Sequence[str], candidate_texts: Sequence[str]) -> FloatArray:
+    """(entities, candidates): cosines of TF-IDF vectors of these very texts. Nothing is learned or tuned."""
+    vectorizer = _vectorizer(N_GRAMS["3-5 letters"], [*entity_texts, *candidate_texts])
+    entities, candidates = vectorizer.transform(entity_texts), vectorizer.transform(candidate_texts)
+    return np.asarray((entities @ candidates.T).toarray(), dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -214,10 +221,10 @@ def _fit_logistic(
         yield LogisticBaseline(vectorizer, *spaces, weights, float(theta[-1]), settings)
 
 
-def _vectorizer(options: dict[str, Any], train: _Pairs) -> Any:
+def _vectorizer(options: dict[str, Any], texts: Sequence[str]) -> Any:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    return TfidfVectorizer(sublinear_tf=True, **options).fit(train.entities + train.candidates)
+    return TfidfVectorizer(sublinear_tf=True, **options).fit(texts)
 
 
 def _judged(table: Any, name: str) -> tuple[_Pairs, NDArray[np.bool_]]:

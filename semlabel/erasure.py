@@ -17,7 +17,7 @@ from semlabel.digests import text_id
 from semlabel.erase_traces import Traces
 from semlabel.erase_versions import count_in_versions, erase_from_versions
 from semlabel.errors import LeaseHeld, SemlabelError, SourceError
-from semlabel.judging import store
+from semlabel.judging import store, taught
 from semlabel.leases import ProcessIdentity
 from semlabel.operations import STARTED
 from semlabel.published import clean
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PLACES = (
     *("published", "preview", "temporary", "spool", "reports", "logs", "history", "operations", "judgements"),
-    "warehouse",
+    *("taught", "warehouse"),
 )
 _JUDGEMENTS_WAIT = 10.0
 _OPERATIONS = (
@@ -210,6 +210,12 @@ def _erase_judgements(work: _Erasure) -> None:
         store.forget_entity(work.settings, work.entity_id)
 
 
+def _erase_taught(work: _Erasure) -> None:
+    with work.operations.lease(taught.LEASE, f"erase-{text_id(work.entity_id)[:8]}", wait_seconds=_JUDGEMENTS_WAIT):
+        work.note(taught=sum(row.entity_id == work.entity_id for row in taught.read_asked(work.settings)))
+        taught.forget_entity(work.settings, work.entity_id)
+
+
 def _erase_warehouse(work: _Erasure) -> None:
     with _warehouse(work.settings) as warehouse:
         counts = erase_warehouse.count_entity(warehouse, work.entity_id)
@@ -237,5 +243,6 @@ _ERASERS: tuple[Callable[[_Erasure], None], ...] = (
     _erase_history,
     _erase_operations,
     _erase_judgements,
+    _erase_taught,
     _erase_warehouse,
 )

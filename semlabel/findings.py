@@ -7,21 +7,27 @@ by, and which setting to look at. Knows nothing of models, of the warehouse or o
 import math
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from semlabel.bounds import SHOWN_FROM_ENTITIES, binomial_upper
+from semlabel.digests import text_id
 from semlabel.errors import SourceError
 from semlabel.estimate import token_counter
-from semlabel.references import check_references
+from semlabel.judging.labels import reference_labels
+from semlabel.judging.store import pinned_splits
+from semlabel.references import entities_to_split
 from semlabel.settings import Settings
-from semlabel.splits import HELD_OUT, TRAIN, assign_splits
+from semlabel.splits import HELD_OUT, LEFT_OUT, TRAIN, with_splits
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from semlabel.judging.store import Judgement
+
 FEW_POSITIVES = 5
+_PROVE = "semlabel sample --random " + " ".join(f"--split {name}" for name in HELD_OUT)
 _FEW_TRAIN_POSITIVES = 200
 _SPLIT_UP_TO = 50_000  # near-duplicates of more texts than these are left to the run
 _SAMPLE = 2_000
@@ -51,6 +57,8 @@ class Findings:
     negatives: int
     unusable: dict[str, int]
     judged_entities: int
+    judgements: int
+    judgements_not_used: dict[str, int]
     positives_per_candidate: dict[str, int]
     splits: dict[str, dict[str, int]] | None
     split_problem: str | None
@@ -73,24 +81,45 @@ class Findings:
             f"References: {self.positives:,} YES and {self.negatives:,} NO of {self.judged_entities:,} entities"
             + "".join(f"; {count:,} not usable ({reason})" for reason, count in self.unusable.items()),
         ]
+        if self.judgements:
+            not_used = (f"; {count:,} not used ({reason})" for reason, count in self.judgements_not_used.items())
+            lines.append(f"Judgements among them: {self.judgements:,}" + "".join(not_used))
         if counts:
             none = sum(count == 0 for count in counts)
             middle = counts[len(counts) // 2]
             lines.append(f"YES per candidate: {counts[0]:,} to {counts[-1]:,}, median {middle:,}; {none:,} have none")
         if self.splits is not None:
-            told = (f"{name} {s['entities']:,} ({s['positives']:,} YES)" for name, s in self.splits.items())
+            told = (f"{name} {s['entities']:,} ({_answers(s)})" for name, s in self.splits.items())
             lines.append("Split sizes, in entities: " + ", ".join(told))
         return lines
 
 
-def find(settings: Settings, entities: "pd.DataFrame", catalog: "pd.DataFrame", references: "pd.DataFrame") -> Findings:
-    """Look at the three tables as `sources` reads them. Reads nothing else but the base model's tokenizer file."""
-    checked = check_references(references, list(entities["entity_id"]), list(catalog["candidate_id"]))
-    kept = checked.kept
+def find(
+    settings: Settings,
+    entities: "pd.DataFrame",
+    catalog: "pd.DataFrame",
+    references: "pd.DataFrame",
+    judgements: "Sequence[Judgement]" = (),
+) -> Findings:
+    """Look at the three tables as `sources` reads them, and at people's judgements. Reads nothing else but the base
+    model's tokenizer file.
+    """
+    unlisted = settings.sources.unlisted
+    split_of, problem = _assigned(settings, entities, references, judgements)
+    found_labels = reference_labels(
+        references,
+        judgements,
+        # Without splits, what may not prove cannot be told from what may: all of it counts then.
+        _known(entities, TRAIN if split_of is None else LEFT_OUT, split_of or {}, with_text=bool(judgements)),
+        {name: text_id(text) for name, text in zip(catalog["candidate_id"], catalog["text"], strict=True)},
+        list(catalog["candidate_id"]),
+        unlisted,
+    )
+    kept = found_labels.kept
     yes = kept[kept["label"]]
     per_candidate = catalog["candidate_id"].map(yes.groupby("candidate_id").size()).fillna(0).astype(int)
     judged = set(kept["entity_id"])
-    splits, problem = _splits(settings, entities[entities["entity_id"].isin(judged)], yes)
+    splits = None if split_of is None else _counted(split_of, kept)
     prompt = settings.prompt
     frame = prompt.template.replace("{entity}", "").replace("{candidate}", "")
     count, counted = token_counter(settings)
@@ -105,8 +134,10 @@ def find(settings: Settings, entities: "pd.DataFrame", catalog: "pd.DataFrame", 
         },
         positives=len(yes),
         negatives=len(kept) - len(yes),
-        unusable=dict(Counter(row.reason for row in checked.refused)),
+        unusable=dict(Counter(row.reason for row in found_labels.references)),
         judged_entities=len(judged),
+        judgements=len(judgements),
+        judgements_not_used=dict(Counter(row.reason for row in found_labels.judgements)),
         positives_per_candidate=dict(zip(catalog["candidate_id"], per_candidate, strict=True)),
         splits=splits,
         split_problem=problem,
@@ -125,6 +156,9 @@ def _advice(settings: Settings, found: Findings) -> Iterable[str]:
             f"{sum(found.unusable.values()):,} references cannot be used: check the ids in both files and "
             "[sources.columns]."
         )
+    if found.positives + found.negatives == 0:
+        yield from _nobody_judged(settings)
+        return
     if found.positives == 0:
         yield "No reference says YES: nothing can be learned. Check the label column in [sources.columns]."
         return
@@ -152,6 +186,18 @@ def _advice(settings: Settings, found: Findings) -> Iterable[str]:
     yield from _thin_splits(settings, found)
 
 
+def _nobody_judged(settings: Settings) -> Iterable[str]:
+    yield (
+        "Nobody has judged anything that can be used. `semlabel sample --count 200 --out teach.csv` picks pairs to "
+        f"learn from, `{_PROVE} --count 400 --out prove.csv` pairs to choose and prove a threshold by. People fill in "
+        "`judgement`; `semlabel judgements import FILE` takes it over."
+    )
+    if settings.sources.unlisted == "negative":
+        yield '[sources] unlisted = "negative" needs references; set "unknown", so that judgements count by themselves.'
+    if settings.sources.judgements is None:
+        yield 'Judgements have no place yet: set [sources] judgements = "judgements.csv".'
+
+
 def _share_of_yes(settings: Settings, found: Findings) -> float | None:
     """YES among the pairs that count as judged; None where there are none."""
     judged = found.positives + found.negatives
@@ -165,6 +211,13 @@ def _thin_splits(settings: Settings, found: Findings) -> Iterable[str]:
     if not splits:
         return
     train, certify, calibrate = (splits[name] for name in (TRAIN, "certify", "calibrate"))
+    blind = [name for name in HELD_OUT if not splits[name]["positives"] or not splits[name]["negatives"]]
+    if settings.sources.unlisted == "unknown" and blind:
+        options = " ".join(f"--split {name}" for name in blind)
+        yield (
+            f"{', '.join(blind)}: no YES or no NO is judged there, so nothing can be measured: "
+            f"`semlabel sample --random {options} --count 400 --out prove.csv` picks pairs for people to judge."
+        )
     if train["positives"] < _FEW_TRAIN_POSITIVES:
         yield (
             f"Only {train['positives']:,} YES to train on; from a few hundred on a small model learns more than word "
@@ -205,18 +258,44 @@ def faultless_labels(ceiling: float, confidence: float) -> int:
     return count
 
 
-def _splits(
-    settings: Settings, judged: "pd.DataFrame", yes: "pd.DataFrame"
-) -> tuple[dict[str, dict[str, int]] | None, str | None]:
-    """Entities and YES pairs per split as a first run would assign them, and why it could not."""
-    if judged.empty or len(judged) > _SPLIT_UP_TO:
+def _assigned(
+    settings: Settings, entities: "pd.DataFrame", references: "pd.DataFrame", judgements: "Sequence[Judgement]"
+) -> tuple[dict[str, str] | None, str | None]:
+    """The splits as a first run would assign them, None where there are too many to look at; and why it could not."""
+    pinned = pinned_splits(judgements)
+    wanted = entities_to_split(list(entities["entity_id"]), references, pinned, settings.sources.unlisted)
+    if not wanted or len(wanted) > _SPLIT_UP_TO:
         return None, None
     try:
-        assigned = assign_splits(judged, settings.splits).split
+        assigned, _ = with_splits(entities, wanted, settings.splits, pinned)
     except SourceError as error:
         return None, str(error)
-    entities, positives = Counter(assigned.values()), Counter(yes["entity_id"].map(assigned))
-    return {name: {"entities": entities[name], "positives": positives[name]} for name in (TRAIN, *HELD_OUT)}, None
+    return dict(zip(assigned["entity_id"], assigned["split"], strict=True)), None
+
+
+def _known(
+    entities: "pd.DataFrame", split: str, split_of: Mapping[str, str], with_text: bool
+) -> dict[str, tuple[str, str]]:
+    """Split and text id of every entity; only judgements ask for the text."""
+    names, texts = entities["entity_id"], entities["text"]
+    return {
+        name: (split_of.get(name, split), text_id(text) if with_text else "")
+        for name, text in zip(names, texts, strict=True)
+    }
+
+
+def _counted(split_of: Mapping[str, str], labels: "pd.DataFrame") -> dict[str, dict[str, int]]:
+    """Entities, YES and NO of every split."""
+    entities = Counter(split_of.values())
+    said = Counter(zip(labels["entity_id"].map(split_of), labels["label"], strict=True))
+    return {
+        name: {"entities": entities[name], "positives": said[name, True], "negatives": said[name, False]}
+        for name in (TRAIN, *HELD_OUT)
+    }
+
+
+def _answers(split: Mapping[str, int]) -> str:
+    return f"{split['positives']:,} YES" + (f", {split['negatives']:,} NO" if split["negatives"] else "")
 
 
 def _lengths(count: Any, texts: Sequence[str], room: float, counted: bool) -> Lengths:

@@ -1,6 +1,6 @@
-"""Which references can be used with these entities and this catalog, and why the others cannot.
+"""Which references can be used with these entities and this catalog, why the others cannot, and who may be in a split.
 
-Knows nothing of where the tables came from or what an unlisted pair means.
+Knows nothing of where the tables came from.
 """
 
 from collections.abc import Collection
@@ -24,6 +24,19 @@ class ReferenceCheck:
     kept: "pd.DataFrame"
     refused: list[RefusedRow]
     left_out: int
+
+
+def entities_to_split(
+    entity_ids: Collection[str], references: "pd.DataFrame", judged_ids: Collection[str], unlisted: str
+) -> set[str]:
+    """The entities that can train or be judged by: those that `references` or people's judgements name.
+
+    Where unlisted pairs are unknown and no reference says anything, that is every entity: anyone can be asked about.
+    """
+    named = set(references["entity_id"])
+    if unlisted == "negative":
+        return named & set(entity_ids)
+    return (named | set(judged_ids)) & set(entity_ids) if named else set(entity_ids)
 
 
 def check_references(

@@ -33,12 +33,15 @@ def remembered(warehouse: "Warehouse") -> dict[str, str]:
     return {str(entity_id): str(split) for entity_id, split in rows}
 
 
-def assign_for_good(warehouse: "Warehouse", entities: "pd.DataFrame", splits: "Splits") -> SplitResult:
+def assign_for_good(
+    warehouse: "Warehouse", entities: "pd.DataFrame", splits: "Splits", pinned: Mapping[str, str] | None = None
+) -> SplitResult:
     """Assign every entity of `entities` (entity_id, text) as `assign_splits` does, and remember it.
 
     Whoever was assigned before stays there, absent nights, other sizes and another seed notwithstanding; only new
     entities are drawn. A new id with a text that a remembered entity has or had is that entity under another name: it
-    joins its split, or none where the text stood in several. Raises SourceError as `assign_splits`; then nothing is
+    joins its split, or none where the text stood in several. `pinned` is where people's judgements say that entities
+    were before anything was remembered. Raises SourceError as `assign_splits`; then nothing is
     remembered.
     """
     known = remembered(warehouse)
@@ -49,7 +52,7 @@ def assign_for_good(warehouse: "Warehouse", entities: "pd.DataFrame", splits: "S
         if len(stood_in) > 1:
             named = " and ".join(name or "(left out)" for name in stood_in)
             notes.append(f"left out: {entity_id} is new, but its text stood in {named} under other ids")
-    result = assign_splits(entities, splits, known | inherited)
+    result = assign_splits(entities, splits, {**(pinned or {}), **inherited, **known})
     changed = {entity_id: split for entity_id, split in result.split.items() if known.get(entity_id) != split}
     if changed:
         _remember(warehouse, changed, splits.seed)

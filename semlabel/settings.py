@@ -90,14 +90,15 @@ class Columns(Section):
 class Sources(Section):
     """Where the tables come from and what a pair means that no reference lists.
 
-    `entities`, `catalog`, `references`: a CSV, TSV, JSONL or Parquet file, or `duckdb:PATH#SQL`. `catalog_top` labels
+    `entities`, `catalog`, `references`: a CSV, TSV, JSONL or Parquet file, or `duckdb:PATH#SQL`. `references` may be
+    left out, or "", while nobody has judged anything; `unlisted` is "unknown" then. `catalog_top` labels
     only the candidates used by most train entities (0: all); the others are still learned from. The fractions are
     shares of rows. `judgements`: the CSV file that `semlabel judgements import` adds to; it need not be there yet.
     """
 
     entities: NonEmpty
     catalog: NonEmpty
-    references: NonEmpty
+    references: NonEmpty | None = None
     judgements: NonEmpty | None = None
     columns: Columns = Columns()
     unlisted: Literal["negative", "unknown"] = "negative"
@@ -113,6 +114,15 @@ class Sources(Section):
         if judgements is not None and judgements in known.data.values():
             raise ValueError("is a file that people write; name another one, which imports write")
         return judgements
+
+    @model_validator(mode="after")
+    def _silence_is_no_reference(self) -> Self:
+        if self.references is None and self.unlisted == "negative":
+            raise ValueError(
+                'names no references, and unlisted = "negative" would make a NO of every pair: name them, or set '
+                'unlisted = "unknown" and ask people (`semlabel sample`)'
+            )
+        return self
 
     def columns_for(self, source: SourceName) -> dict[str, str]:
         """{logical name: column in the file} of one source."""
@@ -480,6 +490,30 @@ def _named_variables(urls: list[str]) -> list[str]:
     return urls
 
 
+class Teacher(Section):
+    """A large model that judges pairs to train on, at the address and with the key that OPENAI_BASE_URL and
+    OPENAI_API_KEY name. Without `model` there is none, and what one said earlier is not used.
+
+    `pairs` is how many it is asked about in all, `max_cost` the most that one run may spend, by the prices of a million
+    tokens sent and received. Entities' texts are sent there.
+    """
+
+    model: NonEmpty | None = None
+    pairs: Count = 200
+    price_in: NotNegative | None = None
+    price_out: NotNegative | None = None
+    max_cost: NotNegative = 0.0
+    concurrency: Annotated[int, Field(ge=1, le=64)] = 8
+    retries: Count = 5
+    timeout_seconds: Annotated[float, Field(gt=0)] = 60.0
+
+    @model_validator(mode="after")
+    def _knows_its_price(self) -> Self:
+        if self.model is not None and (self.price_in is None or self.price_out is None):
+            raise ValueError("names a model and not what it costs; set price_in and price_out (0 where it is free)")
+        return self
+
+
 class Settings(Section):
     """The whole of `pipeline.toml`. `path` is the file it came from, `root` the folder relative paths start from."""
 
@@ -488,6 +522,7 @@ class Settings(Section):
     prompt: Prompt
     calibration: Calibration
     splits: Splits = Splits()
+    teacher: Teacher = Teacher()
     training: Training = Training()
     gates: Gates = Gates()
     scoring: Scoring = Scoring()

@@ -55,7 +55,7 @@ def source_files(sources: Sources) -> list[Path]:
     What was committed to a database may lie in its log for days, so a log that is there counts too.
     """
     files: list[Path] = []
-    for name in (sources.entities, sources.catalog, sources.references):
+    for name in filter(None, (sources.entities, sources.catalog, sources.references)):
         file = Path(name.removeprefix(_DUCKDB).partition("#")[0] if name.startswith(_DUCKDB) else name)
         log = file.with_name(f"{file.name}.wal")
         files += [file, log] if name.startswith(_DUCKDB) and log.exists() else [file]

@@ -27,6 +27,7 @@ ERASED = "erased"
 """The reason of a row whose entity was erased; its id is not kept again, only its digest."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _INVISIBLE = {"Cc", "Cf", "Zs", "Zl", "Zp"}
+_NO_REFERENCES = '; while nobody has judged anything, say so: [sources] references = "" and unlisted = "unknown"'
 _YES = {"1", "true", "yes"}
 _NO = {"0", "false", "no"}
 _READERS: dict[str, Callable[[bytes, Wanted, str], RawTable]] = {
@@ -118,8 +119,10 @@ def read_references(settings: Settings, erased: Collection[str] = ()) -> SourceT
     """The reference labels: frame (entity_id, candidate_id, label: bool), a pair listed again counted as redundant.
 
     Without a label column every row is a YES, provided that `unlisted` is "negative". Rows of erased entities (given
-    by their ids' digests) are refused. Raises SourceError.
+    by their ids' digests) are refused. No rows where the settings name no references. Raises SourceError.
     """
+    if settings.sources.references is None:
+        return _table(_Reading("references"), RawTable([]), hashlib.sha256(b"").hexdigest(), "(none named)")
     unlisted = settings.sources.unlisted
     raw, digest, path = _read_raw(settings, "references", required_label=unlisted == "unknown")
     reading = _Reading("references", warnings=list(raw.warnings))
@@ -190,7 +193,10 @@ def _read_raw(settings: Settings, source: SourceName, required_label: bool = Fal
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise SourceError(f"{path}: expected {', '.join(sorted(_READERS))} or duckdb:PATH#SQL, found {path.suffix!r}")
-    content = _read_bytes(path)
+    hint = _NO_REFERENCES if source == "references" else ""
+    content = _read_bytes(path, hint)
+    if hint and not content.strip():
+        raise SourceError(f"{path}: is empty; expected a header with {', '.join(wanted.required)}{hint}")
     return reader(content, wanted, str(path)), hashlib.sha256(content).hexdigest(), str(path)
 
 
@@ -201,11 +207,11 @@ def _is_mapped(settings: Settings, source: SourceName, optional: Sequence[str]) 
     return any(name in given or (name == "group" and "candidate_group" in given) for name in optional)
 
 
-def _read_bytes(path: Path) -> bytes:
+def _read_bytes(path: Path, hint: str) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise SourceError(f"{path}: no such file; mend its path in [sources] or on the command line") from None
+        raise SourceError(f"{path}: no such file; mend its path in [sources] or on the command line{hint}") from None
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error.strerror}") from None
 

@@ -5,7 +5,7 @@ labels: a split that looked at them would flatter. What was assigned before is t
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -63,6 +63,22 @@ def assign_splits(entities: "pd.DataFrame", splits: Splits, previous: Mapping[st
     _fill(sizes, fresh, members, split, notes, growing=bool(split))
     numbers = {entity_id: _group_number(anchor) for anchor, group in members.items() for entity_id in group}
     return SplitResult({entity_id: split[entity_id] for entity_id in ids}, numbers, notes)
+
+
+def with_splits(
+    entities: "pd.DataFrame", ids: Collection[str], splits: Splits, previous: Mapping[str, str]
+) -> tuple["pd.DataFrame", list[str]]:
+    """`entities` with `split` and `group_id`: those of `ids` are assigned to splits, the others left out; and notes.
+
+    Raises SourceError as `assign_splits` does.
+    """
+    import pandas as pd
+
+    own = entities[entities["entity_id"].isin(list(ids))]
+    result = assign_splits(own, splits, {name: split for name, split in previous.items() if name in ids})
+    split = [result.split.get(entity_id, LEFT_OUT) for entity_id in entities["entity_id"]]
+    group = [result.groups.get(entity_id) for entity_id in entities["entity_id"]]
+    return entities.assign(split=split, group_id=pd.array(group, dtype="Int64")), result.notes
 
 
 def find_leaks(entities: "pd.DataFrame") -> list[tuple[str, str, str, str]]:

@@ -1,4 +1,4 @@
-"""Asks a large model, through an OpenAI-compatible endpoint, about pairs that `semlabel sample` exported.
+"""Asks a large model, through an OpenAI-compatible endpoint, about pairs.
 
 What it says trains and nothing else: rows that were drawn by chance are left to people, because they prove. Answers are
 cached by what was asked, so an interrupted or repeated call pays once; the cache holds digests and answers, no text.
@@ -14,15 +14,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from semlabel.digests import digest_of
 from semlabel.durable import replace_file
 from semlabel.errors import SettingsError, SourceError
 from semlabel.judging.files import JUDGEMENT, unescaped
 from semlabel.judging.sample import SampledPair
-from semlabel.judging.store import RANDOM
+from semlabel.judging.store import RANDOM, TEACHER
 from semlabel.source_readers import Wanted, read_delimited
+
+if TYPE_CHECKING:
+    from semlabel.settings import Settings
 
 ADDRESS, KEY = "OPENAI_BASE_URL", "OPENAI_API_KEY"
 _COLUMNS = ("entity_id", "candidate_id", "entity_text", "candidate_text", "design", JUDGEMENT)
@@ -61,6 +64,25 @@ class Price:
 
 
 @dataclass(frozen=True)
+class Expected:
+    """What a run would ask a teacher: pairs, tokens and cost, about, and the cap."""
+
+    model: str
+    pairs: int
+    tokens: float
+    cost: float
+    max_cost: float
+
+    def sentence(self) -> str:
+        """One sentence for people."""
+        over = "; that is above the cap, so nothing will be asked" if self.cost > self.max_cost else ""
+        return (
+            f"Teacher: {self.model} is asked about {self.pairs:,} pairs at most, about {self.tokens:,.0f} tokens and "
+            f"{self.cost:.4g} of [teacher] max_cost = {self.max_cost:g}{over}."
+        )
+
+
+@dataclass(frozen=True)
 class Question:
     """One row that the teacher is to judge: its number in the file and what is sent."""
 
@@ -87,9 +109,13 @@ class Export:
 
 @dataclass
 class Taught:
-    """What came of it. Every question is answered, unsure, refused, failed, or was not asked for the cap."""
+    """What came of it. Every question is answered, unsure, refused, failed, or was not asked for the cap.
+
+    `said` is what the model said by row, `answers` what of it is yes or no.
+    """
 
     answers: dict[int, str] = field(default_factory=dict)
+    said: dict[int, str] = field(default_factory=dict)
     unsure: int = 0
     refused: int = 0
     failed: int = 0
@@ -121,26 +147,31 @@ def read_export(path: Path, template: str, model: str) -> Export:
         elif cells["design"] == RANDOM:
             export.for_people += 1
         else:
-            export.questions.append(_question(number, cells, template, model))
+            asked = question(number, cells["entity_text"], cells["candidate_text"], template, model)
+            export.questions.append(asked)
     return export
 
 
-def _question(number: int, cells: dict[str, str], template: str, model: str) -> Question:
+def question(row: int, entity_text: str, candidate_text: str, template: str, model: str) -> Question:
+    """What is asked about a pair: the project's own prompt, with the texts in their places."""
     head, rest = template.split("{entity}")
     middle, tail = rest.split("{candidate}")
-    asked = head + cells["entity_text"] + middle + cells["candidate_text"] + tail
+    asked = head + entity_text + middle + candidate_text + tail
     messages = ({"role": "system", "content": _SYSTEM}, {"role": "user", "content": asked})
-    return Question(number, messages, digest_of([model, _FORMAT, list(messages)]))
+    return Question(row, messages, digest_of([model, _FORMAT, list(messages)]))
 
 
 def write_judged(path: Path, export: Export, answers: dict[int, str]) -> None:
-    """The export with the answers in its column `judgement`, every row as it was. Raises SourceError."""
+    """The export with the answers in its column `judgement` and the design that says so; else every row as it was.
+
+    Raises SourceError.
+    """
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(export.header)
-    at = export.header.index(JUDGEMENT)
     for number, row in enumerate(export.rows):
-        writer.writerow([*row[:at], answers.get(number, row[at]), *row[at + 1 :]])
+        said = {JUDGEMENT: answers[number], "design": TEACHER} if number in answers else {}
+        writer.writerow([said.get(name, cell) for name, cell in zip(export.header, row, strict=True)])
     try:
         replace_file(path, text.getvalue().encode("utf-8"))
     except OSError as error:
@@ -228,6 +259,7 @@ class Teacher:
 
 
 def _count(taught: Taught, question: Question, said: str) -> None:
+    taught.said[question.row] = said
     if said == "refused":
         taught.refused += 1
     elif said == "unsure":
@@ -269,6 +301,16 @@ def estimate(questions: Iterable[Question]) -> tuple[float, float]:
     """About how many tokens in and out the questions take."""
     sizes = [question.tokens for question in questions]
     return sum(sizes), float(_TOKENS_OUT * len(sizes))
+
+
+def expect(settings: "Settings", entity_texts: Sequence[str], candidate_texts: Sequence[str], asked: int) -> Expected:
+    """What `[teacher]` will be asked where `asked` pairs are done, from the mean lengths of the texts."""
+    teacher = settings.teacher
+    pairs = max(0, min(teacher.pairs, len(entity_texts) * len(candidate_texts)) - asked)
+    entity, candidate = (sum(map(len, texts)) // max(1, len(texts)) * "x" for texts in (entity_texts, candidate_texts))
+    tokens = estimate([question(0, entity, candidate, settings.prompt.template, teacher.model or "")])
+    cost = Price(teacher.price_in or 0.0, teacher.price_out or 0.0).of(*tokens)
+    return Expected(teacher.model or "", pairs, pairs * sum(tokens), pairs * cost, teacher.max_cost)
 
 
 def _line(error: Exception) -> str:

@@ -57,7 +57,7 @@ def test_cross_features_learn_what_no_shared_word_says():
 def test_the_fit_equals_logistic_regression_on_the_written_out_cross_features():
     table = pairs(25)
     train, labels = baselines._judged(table, "training")
-    vectorizer = baselines._vectorizer(baselines.N_GRAMS["words"], train)
+    vectorizer = baselines._vectorizer(baselines.N_GRAMS["words"], train.entities + train.candidates)
     vectors = baselines._Vectors.of(vectorizer, train)
     *_, ours = baselines._fit_logistic(vectorizer, "words", vectors, labels, seed=7)
 

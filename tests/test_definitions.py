@@ -156,7 +156,7 @@ def test_an_unknown_override_is_refused(project):
 
 def test_loading_the_code_location_imports_no_heavy_library_and_stays_small(project):
     heavy = ("torch", "transformers", "great_expectations", "sklearn", "scipy", "numpy", "pandas", "pyarrow", "duckdb")
-    heavy += ("matplotlib", "PIL", "ray", "rich", "psutil")
+    heavy += ("matplotlib", "PIL", "ray", "rich", "psutil", "openai")
     code = f"import sys; import pipeline.definitions; print([name for name in {heavy!r} if name in sys.modules])"
     output, megabytes = _measured([sys.executable, "-c", code], SEMLABEL_CONFIG=str(project.config))
     assert output.splitlines()[-1] == "[]"

@@ -134,6 +134,90 @@ def test_every_command_and_option_that_is_written_down_exists():
     assert seen > 60
 
 
+# What the other pages say, typed after the first page in its project; what stands for something of the reader's own is
+# filled in: a page's file, table, labeler or id.
+TYPED = (
+    "check",
+    "check --config pipeline.toml",
+    "run --until catalog",
+    "run --until training_pairs",
+    "run --config pipeline.toml",
+    "status --json",
+    "status --config pipeline.toml",
+    "alerts",
+    "alerts --config pipeline.toml",
+    "doctor",
+    "sample --count 200 --out judge.csv",
+    "judgements import judge.csv",
+    "sample --random --split calibrate --split certify --split test --count 400 --out prove.csv",
+    "judgements import prove.csv",
+    "init --upgrade .",
+    "init --upgrade . --yes",
+    "erase 0001",
+)
+# What another test types with these options, where it has the state that they need.
+ELSEWHERE = {
+    "alerts test": "test_cli_alerts.py",
+    "alerts ack": "test_cli_alerts.py",
+    "approve": "test_cli_commands.py",
+    "promote --reason": "test_cli_commands.py",
+    "rollback": "test_cli_commands.py",
+    "rollback --resume": "test_cli_commands.py",
+    "report --open": "test_html_report.py",
+    "run --job": "test_cli.py",
+    "serve --config --http --grpc --workers": "test_serve_command.py",
+    "teacher --out --model --price-in --price-out --max-cost": "test_teacher.py",
+    "ui": "test_browser.py",
+    "bench compare --labeler": "test_label_differences.py",
+    "bench throughput": "test_bench.py",
+    "bench serving --model --out": "test_bench_serving.py",
+    "bench ablations --config": "test_experiments.py",
+    "bench data-efficiency --config": "test_experiments.py",
+    "bench formats --config": "test_experiments.py",
+}
+# What no test types as it stands, and why.
+NEVER = {
+    "bench coupling --config --generator": "it needs a generator that hours of training make; its tests name --model",
+    "bench order --config --generator": "as above",
+    "bench refresh --large": "it takes seven minutes; its tests are --quick",
+    "bench throughput --config": "the demo's labeler takes an hour to train; its tests name --model",
+    "ui --config": "Dagster's server takes half a minute to start; the slow test starts it once",
+}
+
+
+def kind(line):
+    """A command line as its command and its options: what tells a command that was run from one that was not."""
+    words = shlex.split(line)
+    grouped = words[0] in ("alerts", "judgements", "bench") and len(words) > 1 and not words[1].startswith("-")
+    return " ".join(words[: 2 if grouped else 1]), {word.partition("=")[0] for word in words if word.startswith("--")}
+
+
+def within(line, known):
+    """The entry of `known` with the same command and at least the options of the line."""
+    command, options = kind(line)
+    return next((entry for entry in known if kind(entry)[0] == command and options <= kind(entry)[1]), None)
+
+
+def test_every_command_that_is_written_down_is_run_by_a_test():
+    typed = [*(line.removeprefix("semlabel ") for line in commands(START)), *TYPED]
+    used = set()
+    for page, line in written_commands():
+        if within(line, typed) is None:
+            entry = within(line, ELSEWHERE) or within(line, NEVER)
+            assert entry is not None, f"{page}: no test runs {line!r}: add it to TYPED, ELSEWHERE or NEVER"
+            used.add(entry)
+    # A list that outlived the page it was for would hide the next command.
+    assert used == {*ELSEWHERE, *NEVER}
+
+
+@pytest.mark.parametrize("line", ELSEWHERE)
+def test_what_is_said_to_be_run_elsewhere_is(line):
+    text = (ROOT / "tests" / ELSEWHERE[line]).read_text()
+    command, options = kind(line)
+    for word in (*command.split(), *options):
+        assert f'"{word}"' in text, word
+
+
 # One process for all commands: what Python and Dagster import is the same for each of them.
 COMMANDS = """
 import os, shlex, sys
@@ -175,9 +259,10 @@ def left_nothing(folder, watched):
     assert {path.name for path in folder.iterdir()} == {"base", "my-labels", "watched"}
 
 
-def test_the_first_page_runs_as_it_stands(tmp_path):
+def test_the_first_page_runs_as_it_stands_and_what_the_others_say_runs_after_it(tmp_path):
     typed, watched, variables = first_page(tmp_path)
-    process(tmp_path, [sys.executable, "-c", COMMANDS], variables, "\n".join(typed))
+    others = [f"semlabel {line}" for line in TYPED]
+    process(tmp_path, [sys.executable, "-c", COMMANDS], variables, "\n".join([*typed, *others]))
     blocks = [*re.findall(PYTHON, START.read_text(), re.S), *re.findall(PYTHON, PYTHON_PAGE.read_text(), re.S)]
     assert len(blocks) == 3
     process(tmp_path / "my-labels", [sys.executable, "-c", "\n".join(blocks)], variables)

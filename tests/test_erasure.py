@@ -19,6 +19,7 @@ from semlabel.erasure import PLACES, erase
 from semlabel.errors import LeaseHeld, SemlabelError
 from semlabel.gates import GateResult
 from semlabel.judging.store import Judgement, add_judgements, read_judgements
+from semlabel.judging.taught import Asked, read_asked, write_asked
 from semlabel.operations import Operations
 from semlabel.publish import current_publication, publish, verify_version
 from semlabel.published import version_names
@@ -77,6 +78,8 @@ class World:
             for name in (PERSON, "e1", PERSON + "2")
         ]
         add_judgements(self.root / "judgements.csv", [], rows)
+        asked = [Asked(n, "c1", "yes", "big", t, "t", "2026-11-30") for n, t in ((PERSON, text_id(TEXT)), ("e1", "u"))]
+        write_asked(self.settings, asked)
         evidence = {
             "examples": [{"entity_id": PERSON, "text": TEXT}, {"entity_id": "e1", "text": "alpha"}],
             "limits": {},
@@ -146,6 +149,7 @@ COUNTS = {
     "history": 1,
     "operations": 3,
     "judgements": 1,
+    "taught": 1,
     "warehouse: entities": 1,
     "warehouse: former_texts": 1,
     "warehouse: margins": 10,
@@ -176,6 +180,7 @@ def test_nothing_that_names_the_person_is_left_and_nobody_else_loses_anything(wo
     assert (world.settings.paths.state / "logs" / "r.log").read_text() == "first\n(erased)\nlast\n"
     assert (world.settings.paths.state / "spool" / "online.jsonl").read_text() == '{"entity_id": "e1"}\n'
     assert [row.entity_id for row in read_judgements(world.settings)] == ["e1", PERSON + "2"]
+    assert [row.entity_id for row in read_asked(world.settings)] == ["e1"]
     (row,) = world.operations.gates_of_run("run")
     assert row["sentence"] == "'(erased)' is wrong"
     assert row["evidence"]["examples"] == [

@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 from semlabel.digests import text_id
 from semlabel.errors import LeaseHeld, SemlabelError, SettingsError, SourceError
 from semlabel.judging import random_sample
-from semlabel.judging.active_sample import THIN, pick
+from semlabel.judging.active_sample import THIN, has_labeled, pick
 from semlabel.judging.files import FORMATS, read_judged, write_export
 from semlabel.judging.importing import import_judgements
 from semlabel.judging.merging import REFERENCE, one_row_per_pair, usable_judgements
@@ -154,7 +154,7 @@ def test_a_judgement_is_used_only_for_what_was_judged_and_for_what_its_design_al
         ("e1 / c1", changed),
         ("none / c0", "its entity is in no split: no reference lists it"),
         *(
-            ("e5 / c2", f"it was picked by the labeler ({design}), which only trains, and its entity is in certify")
+            ("e5 / c2", f"it was picked to teach ({design}), which only trains, and its entity is in certify")
             for design in (NEAR_THRESHOLD, THIN_CANDIDATE, DISAGREEMENT)
         ),
         (f"sha256:{text_id('e2')}", ERASED),
@@ -570,11 +570,17 @@ def test_new_judgements_are_a_change_of_the_sources(world):
     assert source_files(world.settings.sources) == [*before, world.root / "judgements.csv"] and len(before) == 3
 
 
-def test_nothing_is_picked_before_a_labeler_has_labeled_train_entities(tmp_path):
+def test_where_the_labeler_has_labeled_no_train_entity_pairs_are_drawn_by_similarity(tmp_path):
     project = Project(tmp_path)
-    with pytest.raises(Exception, match="no pair of a train entity is left to pick"):
-        pick(project.warehouse, [], "negative", 5)
+    assert has_labeled(project.warehouse) and pick(project.warehouse, [], "negative", 5) == []
     project.warehouse.rows("DELETE FROM active_labeler")
-    with pytest.raises(Exception, match="no labeler has labeled anything here yet"):
-        pick(project.warehouse, [], "negative", 5)
+    assert not has_labeled(project.warehouse)
     project.close()
+
+
+def test_pairs_of_tables_that_were_replaced_since_are_not_given_to_people(world):
+    for name, key in (("entities.csv", "entity_id"), ("catalog.csv", "candidate_id")):
+        (world.root / name).write_text(f"{key},text\nother,another text\n")
+    for sample in (sample_active, lambda *given: sample_random(*given, ["certify"])):
+        with pytest.raises(SemlabelError, match="5 of 5 pairs are of texts that are not in the tables any more"):
+            sample(world.settings, world.operations, 5)

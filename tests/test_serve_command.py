@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import psutil
 import pytest
 
 from semlabel.cli import run_command
+from semlabel.manifest import Manifest
 from semlabel.serving.access import ANSWER_VARIABLE, PERSIST_VARIABLE
 from tests.cli_settings import smallest
 from tests.serving_fixtures import QUERY, make_labelers
@@ -133,6 +135,66 @@ def test_nothing_is_left_when_the_supervisor_is_killed(labeler, tmp_path):
         served.process.kill()
         _, alive = psutil.wait_procs(children, timeout=60)
         assert alive == []
+    finally:
+        served.process.kill()
+
+
+def refused(labeler, folder, *options):
+    """Exit code and stderr of a server that must not stay."""
+    served = Served(labeler, folder, *options)
+    try:
+        code = served.process.wait(600)
+    finally:
+        served.process.kill()
+    return code, served.text()
+
+
+def resealed(labeler, folder, **changes):
+    """A copy of a labeler whose digests are all right: only who loads it can tell that it is not."""
+    copy = folder / "resealed"
+    shutil.copytree(labeler, copy)
+    content = json.loads((copy / "labeler.json").read_text()) | changes
+    (copy / "labeler.json").write_text(Manifest.sealed(**content).to_json())
+    return copy
+
+
+def test_a_labeler_that_is_refused_at_the_start_ends_the_server_with_the_reason_and_the_fix(labeler, tmp_path):
+    other = resealed(labeler, tmp_path, scoring_code_version=0)
+    code, told = refused(other, tmp_path)
+    assert code == 2
+    last = told.splitlines()[-1]
+    assert last.startswith(f"error: {other}: certified with scoring code 0")
+    assert last.endswith("run the train_labeler job again to certify it with this version")
+    assert "starting it again" not in told and "Traceback" not in told
+
+
+def test_a_device_that_is_not_there_ends_it_too(labeler, tmp_path):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    code, told = refused(labeler, tmp_path, "--device", "cuda")
+    assert code == 2 and told.splitlines()[-1].startswith("error: ") and "use auto or cpu" in told.splitlines()[-1]
+
+
+def test_a_labeler_that_is_refused_later_leaves_the_one_that_answers(labeler, tmp_path):
+    link = tmp_path / "current"
+    link.symlink_to(labeler)
+    served = Served(link, tmp_path)
+    try:
+        served.ready()
+        before = served.scores()
+        other = resealed(labeler, tmp_path, scoring_code_version=0)
+        link.unlink()
+        link.symlink_to(other)
+        served.until(lambda: "labeler not loaded: " in served.text())
+        assert served.scores() == before and served.status("GET", "/readyz") == 200
+        # An engine that is started again is not starting the server: it waits, and says why.
+        served.processes("engine")[0].send_signal(signal.SIGKILL)
+        served.until(lambda: b"certified with scoring code 0" in served.ask("GET", "/readyz")[1])
+        link.unlink()
+        link.symlink_to(labeler)
+        served.until(lambda: served.status("GET", "/readyz") == 200)
+        assert served.scores() == before
     finally:
         served.process.kill()
 

@@ -133,7 +133,8 @@ def test_what_is_asked_and_what_comes_back(endpoint, capfd):
 
 def test_the_rest_of_the_export_comes_back_as_it_went(endpoint, capfd):
     teach(capfd)
-    assert [row | {"judgement": "yes"} for row in rows_of("judge.csv")] == rows_of("judged.csv")
+    told = {"judgement": "yes", "design": "teacher"}
+    assert [row | told for row in rows_of("judge.csv")] == rows_of("judged.csv")
 
 
 def test_the_same_question_is_paid_once(endpoint, capfd):

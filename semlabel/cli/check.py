@@ -1,5 +1,6 @@
 """`semlabel check`: would a run work, what would it do, and what would it cost? Nothing is executed or written."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -112,6 +113,7 @@ def _document(
         "train_entities": inventory.sizes.train,
         "held_out_entities": inventory.sizes.held_out,
         "found": inventory.findings.to_json(),
+        "teacher": asdict(inventory.teacher) if training and inventory.teacher else None,
         "estimate": result.to_json() | {"past_error": past.to_json() if past else None},
     }
 
@@ -153,6 +155,8 @@ def _text(document: dict[str, Any], inventory: "Inventory", result: "Estimate") 
         f"Splits:  {sizes.train:,} entities train, {sizes.held_out:,} are held out; {sizes.candidates:,} candidates",
         f"Would run: {document['job']}",
     ]
+    if document["teacher"] and inventory.teacher:
+        lines.append(inventory.teacher.sentence())
     work = [
         [w.stage, number(w.pairs), number(w.tokens), _seconds(result.seconds_of(w))] for w in result.work if w.pairs
     ]

@@ -60,6 +60,14 @@ def needed_operations(settings: "Settings") -> "Operations":
     return operations
 
 
+def started_operations(settings: "Settings") -> "Operations":
+    """`ops.sqlite`, made where nothing has run yet: for what people may do before a first run."""
+    from semlabel.operations import Operations
+
+    settings.paths.create()
+    return Operations(settings.paths.ops)
+
+
 def say(text: str = "") -> None:
     """A line for people who watch, on stderr."""
     print(text, file=sys.stderr, flush=True)

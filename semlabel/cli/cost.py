@@ -4,8 +4,8 @@ Knows nothing of how a run is made; `estimate` does the arithmetic.
 """
 
 import tomllib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,15 +24,19 @@ from semlabel.estimate import (
     measure_speed,
     sizes_of,
 )
+from semlabel.splits import TRAIN
 
 if TYPE_CHECKING:
     from semlabel.findings import Findings
+    from semlabel.judging.store import Judgement
     from semlabel.past_error import PastError
     from semlabel.settings import Settings
     from semlabel.sources import SourceTable
+    from semlabel.teacher import Expected
 
 _SCORING_ASSETS = {"checkpoint", "threshold", "predictions"}
 _TRAINING_ASSETS = {"checkpoint"}
+_TEACHER_ASSETS = {"teacher_labels"}
 _HELD_OUT = ("calibrate", "certify", "test")
 
 # Pairs of the given texts that one scorer has margins for. No two rounds of a scorer cover the same pair.
@@ -47,32 +51,42 @@ JOIN sizes USING (block_id)"""
 
 @dataclass(frozen=True)
 class Inventory:
-    """The sources as they are now, read once."""
+    """The sources, and what people judged, as they are now, read once."""
 
     settings: "Settings"
     entities: "SourceTable"
     catalog: "SourceTable"
     references: "SourceTable"
+    judgements: "Sequence[Judgement]" = ()
 
     @classmethod
     def read(cls, settings: "Settings") -> "Inventory":
-        """Read the three sources. Raises SourceError."""
+        """Read the three sources and the judgements. Raises SourceError."""
+        from semlabel.judging.store import read_judgements
+        from semlabel.judging.taught import taught_judgements
         from semlabel.sources import read_catalog, read_entities, read_references
 
-        return cls(settings, read_entities(settings), read_catalog(settings), read_references(settings))
+        tables = read_entities(settings), read_catalog(settings), read_references(settings)
+        return cls(settings, *tables, [*read_judgements(settings), *taught_judgements(settings)])
 
     @cached_property
     def findings(self) -> "Findings":
         """What the tables hold, in plain words."""
         from semlabel.findings import find
 
-        return find(self.settings, self.entities.frame, self.catalog.frame, self.references.frame)
+        tables = self.entities.frame, self.catalog.frame, self.references.frame
+        return find(self.settings, *tables, self.judgements)
 
     @cached_property
     def sizes(self) -> Sizes:
         """How many entities and candidates there are for training and for scoring."""
-        with_references = self.references.frame["entity_id"].nunique()
-        return sizes_of(self.settings, len(self.entities.frame), len(self.catalog.frame), with_references)
+        entities, candidates = len(self.entities.frame), len(self.catalog.frame)
+        named = set(self.references.frame["entity_id"])
+        if not named:  # then all are split, but only those train that people were asked about
+            train = len({row.entity_id for row in self.judgements if row.split == TRAIN})
+            return replace(sizes_of(self.settings, entities, candidates, entities), train=train)
+        judged = named | {row.entity_id for row in self.judgements}
+        return sizes_of(self.settings, entities, candidates, len(judged))
 
     def cost(self, speed: Speed | None, *, training: bool, entities_limit: int | None = None) -> Estimate:
         """The estimate for training and everything after it, or for a night with the promoted labeler."""
@@ -89,6 +103,17 @@ class Inventory:
             stored_pairs=stored,
             entities_limit=entities_limit,
         )
+
+    @cached_property
+    def teacher(self) -> "Expected | None":
+        """What the teacher will be asked and cost at most; None without one."""
+        from semlabel.judging.taught import read_asked
+        from semlabel.teacher import expect
+
+        if self.settings.teacher.model is None:
+            return None
+        asked = len(read_asked(self.settings))
+        return expect(self.settings, list(self.entities.frame["text"]), list(self.catalog.frame["text"]), asked)
 
     def stored_pairs(self, entities_limit: int | None = None) -> int:
         """Pairs in scope that the promoted labeler has margins for; 0 while a run holds the warehouse."""
@@ -151,10 +176,12 @@ def past_error_of(settings: "Settings", result: Estimate) -> "PastError | None":
 def announce(settings: "Settings", asset_names: Iterable[str], entities_limit: int | None) -> None:
     """Before a run: say what it will cost, and offer a smaller profile where it is long. Says nothing of quick runs."""
     names = set(asset_names)
-    if not names & _SCORING_ASSETS:
+    inventory = Inventory.read(settings) if names & {*_SCORING_ASSETS, *_TEACHER_ASSETS} else None
+    if inventory is not None and names & _TEACHER_ASSETS and inventory.teacher is not None:
+        say(inventory.teacher.sentence())
+    if inventory is None or not names & _SCORING_ASSETS:
         return
     training = bool(names & _TRAINING_ASSETS)
-    inventory = Inventory.read(settings)
     without_time = inventory.cost(None, training=training, entities_limit=entities_limit)
     if without_time.seconds == 0:
         return

@@ -13,11 +13,12 @@ from semlabel.cli.common import (
     ConfigOption,
     JsonOption,
     command_for,
-    needed_operations,
+    operations_of,
     project,
     say,
     show,
     show_json,
+    started_operations,
 )
 from semlabel.cli.text import number, table
 from semlabel.errors import SettingsError
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "calibrate", "certify", "test")
 _REFUSED_SHOWN = 20
+_PROVE = "sample --random --split calibrate --split certify --split test --out prove.csv"
 
 group = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
 
@@ -58,9 +60,12 @@ def sample(
 
     Without --random the pairs that teach most: a third where the labeler disagrees with the reference labels, a third
     of candidates that few references know, the rest near the threshold. All of train entities, and good for training
-    only: who picks by margin has picked the errors. With --random pairs by chance, of certify entities unless --split
-    says otherwise; each carries its exact inclusion probability, and they may calibrate and certify. The next random
-    export goes on where the imported judgements end; one that is not imported yet comes again.
+    only: who picks by margin has picked the errors. Where no labeler has labeled yet, before a first run too, they are
+    drawn by chance: a third each of the entities most similar to a candidate, of the next, and of the rest.
+
+    With --random pairs by chance, of certify entities unless --split says otherwise; each carries its exact inclusion
+    probability, and they may calibrate and certify. The next random export goes on where the imported judgements end;
+    one that is not imported yet comes again.
 
     Fill in the column `judgement` with yes or no and give the file to `semlabel judgements import`. The warehouse is
     only read, and not while a run holds it. The file holds people's texts, and an erasure cannot reach it.
@@ -72,11 +77,12 @@ def sample(
     """
     from semlabel.judging.files import format_of, write_export
     from semlabel.judging.sample import sample_active, sample_random
+    from semlabel.judging.store import STRATIFIED
 
     splits = _splits(split, random)
     format_of(out)
     settings = project(config)
-    operations = needed_operations(settings)
+    operations = operations_of(settings)
     rows = sample_random(settings, operations, count, splits) if random else sample_active(settings, operations, count)
     write_export(out, rows)
     document = _sample_document(out, rows)
@@ -87,6 +93,13 @@ def sample(
     show(table(["design", "pairs"], [[name, number(pairs)] for name, pairs in document["designs"].items()], right=(1,)))
     if len(rows) < count:
         say(f"asked for {count:,}; there are no more")
+    if STRATIFIED in document["designs"]:
+        say(
+            "no labeler has labeled here yet: the pairs are of train entities, more of them where texts are alike; "
+            f"they teach. For pairs that prove: {command_for(settings, _PROVE)}"
+        )
+    if settings.sources.judgements is None:
+        say('before you import: set [sources] judgements = "judgements.csv", where imports are kept')
     say(f"next: fill in `judgement` with yes or no, then {command_for(settings, f'judgements import {out}')}")
 
 
@@ -107,9 +120,11 @@ def import_(
       semlabel judgements import judge.csv
     """
     from semlabel.judging.importing import import_judgements
+    from semlabel.judging.store import judgements_path
 
     settings = project(config)
-    done = import_judgements(file, settings, needed_operations(settings))
+    judgements_path(settings)  # before anything is made
+    done = import_judgements(file, settings, started_operations(settings))
     if json:
         show_json(_import_document(done))
     else:
@@ -137,7 +152,8 @@ def _sample_document(out: Path, rows: "list[SampledPair]") -> dict[str, Any]:
         "out": str(out),
         "pairs": len(rows),
         "designs": {name: designs.count(name) for name in sorted(set(designs))},
-        "inclusion_probability": next(iter(probabilities), None),
+        # Of a random export, where it is one number for every pair.
+        "inclusion_probability": next(iter(probabilities)) if len(probabilities) == 1 else None,
     }
 
 
@@ -164,4 +180,4 @@ def _show_import(done: "Import", settings: "Settings") -> None:
     if len(done.refused) > _REFUSED_SHOWN:
         say(f"refused: and {len(done.refused) - _REFUSED_SHOWN:,} more (all with --json)")
     if done.imported:
-        say(f"next: {command_for(settings, 'run')}")
+        say(f"next: {command_for(settings, 'check')} says what is still too thin; then {command_for(settings, 'run')}")

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from semlabel.errors import SemlabelError
 from semlabel.judging.random_sample import Pair
 from semlabel.judging.store import DISAGREEMENT, NEAR_THRESHOLD, THIN_CANDIDATE
 
@@ -49,15 +48,17 @@ class Picked:
     design: str
 
 
+def has_labeled(warehouse: "Warehouse") -> bool:
+    """Whether a labeler with a threshold labels here, so that its doubts can be asked for."""
+    labeler = warehouse.active_labeler()
+    return labeler is not None and labeler["threshold"] is not None
+
+
 def pick(warehouse: "Warehouse", judged: Iterable[Pair], unlisted: str, count: int) -> list[Picked]:
     """At most `count` pairs of train entities: a third disagreeing, a third of thin candidates, the rest near tau.
 
-    Where one kind has too few, the others fill up. Pairs in `judged` are left out. Raises SemlabelError where no
-    labeler with a threshold has labeled train entities.
+    Where one kind has too few, the others fill up. Pairs in `judged` are left out.
     """
-    labeler = warehouse.active_labeler()
-    if labeler is None or labeler["threshold"] is None:
-        raise SemlabelError("no labeler has labeled anything here yet: let `semlabel run` do so, or add --random")
     reference = "coalesce(reference, false)" if unlisted == "negative" else "reference"
     with _judged(warehouse, judged):
         found = {
@@ -71,11 +72,6 @@ def pick(warehouse: "Warehouse", judged: Iterable[Pair], unlisted: str, count: i
     _take(picked, found[THIN_CANDIDATE], THIN_CANDIDATE, third)
     for design in (NEAR_THRESHOLD, DISAGREEMENT, THIN_CANDIDATE):
         _take(picked, found[design], design, count - len(picked))
-    if not picked:
-        raise SemlabelError(
-            "no pair of a train entity is left to pick: none is labeled, or all are judged; let `semlabel run` label "
-            "all entities, or export with --random"
-        )
     return [Picked(pair, design) for pair, design in picked.items()]
 
 

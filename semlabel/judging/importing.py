@@ -15,6 +15,7 @@ from semlabel.digests import text_id
 from semlabel.judging.files import JUDGEMENT, JudgedRow, read_judged
 from semlabel.judging.store import (
     DESIGNS,
+    DRAWN,
     LEASE,
     RANDOM,
     Judgement,
@@ -24,6 +25,7 @@ from semlabel.judging.store import (
     read_judgements,
 )
 from semlabel.sources import ERASED, RefusedRow, label_of, read_catalog, read_entities
+from semlabel.splits import HELD_OUT, TRAIN
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,6 +84,9 @@ class _Checks:
             return f"the design is none of {', '.join(DESIGNS)}"
         if design == RANDOM and probability is None:
             return "a random pair without its inclusion probability"
+        split = cells.get("split", "")
+        if split not in ("", TRAIN, *HELD_OUT):
+            return f"the split is none of {', '.join((TRAIN, *HELD_OUT))}"
         now = (self.entities[entity_id], self.candidates[candidate_id])
         if now != (cells["entity_text_id"], cells["candidate_text_id"]):
             return "a text was changed since the export"
@@ -93,11 +98,12 @@ class _Checks:
         self.seen.add(said)
         return Judgement(
             *(entity_id, candidate_id, label, design),
-            inclusion_probability=probability if design == RANDOM else None,
+            inclusion_probability=probability if design in DRAWN else None,
             entity_text_id=now[0],
             candidate_text_id=now[1],
             labeler_digest=cells.get("labeler_digest", ""),
             imported_at=self.now,
+            split=split,
         )
 
 

@@ -70,7 +70,7 @@ def _unusable(row: Judgement, entity: tuple[str, str] | None, candidate_text_id:
     if split == LEFT_OUT:
         return "its entity is in no split: no reference lists it"
     if split != TRAIN and row.design != RANDOM:
-        return f"it was picked by the labeler ({row.design}), which only trains, and its entity is in {split}"
+        return f"it was picked to teach ({row.design}), which only trains, and its entity is in {split}"
     return None
 
 

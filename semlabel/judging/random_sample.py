@@ -74,6 +74,17 @@ def complete_sample(
     return {own[place] for place in order[: last + 1].tolist()}, int(drawn[last])
 
 
+def numbers(entity_ids: Sequence[str], candidate_ids: Sequence[str]) -> Numbers:
+    """The numbers of a cross product: (entities, candidates)."""
+    rows = [found for _, found in _chunks(entity_ids, candidate_ids)]
+    return np.concatenate([np.zeros(0, np.uint64), *rows]).reshape(len(entity_ids), len(candidate_ids))
+
+
+def by_number(entity_ids: Sequence[str]) -> list[str]:
+    """The entities in an order of chance that stays."""
+    return [entity_ids[place] for place in np.argsort(_hashes(entity_ids), kind="stable")]
+
+
 def in_order(pairs: Collection[Pair]) -> list[Pair]:
     """The pairs by their numbers: an order that tells nothing about them."""
     return sorted(pairs, key=lambda pair: (_number(pair), pair))

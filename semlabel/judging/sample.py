@@ -1,20 +1,24 @@
 """An export of pairs to judge: which ones, with what they say and what the labeler says of them.
 
 Reads the warehouse under its lease and only for reading: a run that holds it is waited for and then named, and a
-project that has published nothing yet, because too little is judged, can still ask people. Knows nothing of file
-formats.
+project that has published nothing yet, because too little is judged, can still ask people. So can one that has not
+run at all. Knows nothing of file formats.
 """
 
+import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from semlabel.errors import SemlabelError
-from semlabel.judging import active_sample, random_sample
+from semlabel.errors import SemlabelError, SettingsError
+from semlabel.judging import active_sample, random_sample, similarity_sample
+from semlabel.judging.before_a_run import fill_from_tables
 from semlabel.judging.random_sample import Pair
-from semlabel.judging.store import RANDOM, read_judgements
+from semlabel.judging.store import RANDOM, STRATIFIED, read_judgements
+from semlabel.sources import read_catalog, read_entities
 from semlabel.warehouse import LEASE, Opening, Warehouse
 
 if TYPE_CHECKING:
@@ -41,20 +45,42 @@ class SampledPair:
     candidate_text_id: str
 
 
-def sample_active(settings: "Settings", operations: "Operations", count: int) -> list[SampledPair]:
-    """Pairs of train entities that are worth judging; see `active_sample`. Raises SemlabelError, LeaseHeld."""
+def sample_active(settings: "Settings", operations: "Operations | None", count: int) -> list[SampledPair]:
+    """Pairs of train entities that are worth judging; see `active_sample`, and `similarity_sample` before any labeler.
+
+    Raises SemlabelError where there is nothing to pick or judgements could not be used, LeaseHeld.
+    """
     with _reading(settings, operations) as warehouse:
         judged = {row.pair for row in read_judgements(settings)}
-        picked = active_sample.pick(warehouse, judged, settings.sources.unlisted, count)
-        return _rows(warehouse, {found.pair: found.design for found in picked}, None)
+        rows = pairs_to_teach(warehouse, judged, settings.sources.unlisted, count)
+    if not rows:
+        raise SemlabelError("no pair of a train entity is left to pick: all are judged; export with --random")
+    _refuse_stale(rows, settings)
+    return rows
+
+
+def pairs_to_teach(warehouse: Warehouse, judged: Collection[Pair], unlisted: str, count: int) -> list[SampledPair]:
+    """At most `count` pairs of train entities without those in `judged`: by what the labeler says of them, or where no
+    labeler has labeled any by how alike their texts are.
+    """
+    picked = active_sample.pick(warehouse, judged, unlisted, count) if active_sample.has_labeled(warehouse) else []
+    if picked:
+        return _rows(warehouse, {found.pair: (found.design, None) for found in picked})
+    listed = warehouse.rows("SELECT entity_id, candidate_id FROM reference_labels")
+    entities = dict(warehouse.rows("SELECT entity_id, text FROM entities WHERE split = 'train' ORDER BY entity_id"))
+    candidates = dict(warehouse.rows("SELECT candidate_id, text FROM catalog ORDER BY position"))
+    known = {*judged, *((row[0], row[1]) for row in listed)}
+    drawn = similarity_sample.draw(entities, candidates, known, count)
+    return _rows(warehouse, {pair: (STRATIFIED, chance) for pair, chance in drawn.items()})
 
 
 def sample_random(
-    settings: "Settings", operations: "Operations", count: int, splits: Collection[str]
+    settings: "Settings", operations: "Operations | None", count: int, splits: Collection[str]
 ) -> list[SampledPair]:
     """The next random pairs of these splits' cross product, with their exact inclusion probability.
 
-    Raises SemlabelError where every pair is judged, LeaseHeld while a run holds the warehouse.
+    Raises SemlabelError where every pair is judged or judgements could not be used, LeaseHeld while a run holds the
+    warehouse.
     """
     with _reading(settings, operations) as warehouse:
         judged = {row.pair for row in read_judgements(settings) if row.design == RANDOM}
@@ -69,24 +95,65 @@ def sample_random(
         drawn = random_sample.draw(entity_ids, candidate_ids, judged, count)
         if not drawn.pairs:
             raise SemlabelError(f"all {drawn.frame} pairs of {', '.join(splits)} are judged: choose another --split")
-        return _rows(warehouse, dict.fromkeys(drawn.pairs, RANDOM), drawn.probability)
+        rows = _rows(warehouse, dict.fromkeys(drawn.pairs, (RANDOM, drawn.probability)))
+    _refuse_stale(rows, settings)
+    return rows
 
 
 _OF_SPLITS = "SELECT entity_id FROM entities WHERE split IN (SELECT id FROM wanted_splits) ORDER BY 1"
 
 
 @contextmanager
-def _reading(settings: "Settings", operations: "Operations") -> Iterator[Warehouse]:
-    wait = settings.environment.lease_wait_seconds
-    with (
-        operations.lease(LEASE, f"sample-{uuid4().hex[:8]}", wait),
-        Opening.of(settings).open(settings.paths.warehouse, read_only=True) as warehouse,
-    ):
+def _reading(settings: "Settings", operations: "Operations | None") -> Iterator[Warehouse]:
+    """The project's warehouse, or before a first run one in memory that holds what its tables say."""
+    with contextlib.ExitStack() as stack:
+        if operations is not None and settings.paths.warehouse.exists():
+            wait = settings.environment.lease_wait_seconds
+            stack.enter_context(operations.lease(LEASE, f"sample-{uuid4().hex[:8]}", wait))
+            opened = Opening.of(settings).open(settings.paths.warehouse, read_only=True)
+            warehouse = stack.enter_context(opened)
+            if warehouse.content_digest("entities") and warehouse.content_digest("catalog"):
+                _refuse_useless(warehouse, settings)
+                yield warehouse
+                return
+        warehouse = stack.enter_context(Opening.of(settings).open(Path(":memory:")))
+        fill_from_tables(warehouse, settings, operations.erased_ids() if operations else ())
+        _refuse_useless(warehouse, settings)
         yield warehouse
 
 
-def _rows(warehouse: Warehouse, designs: Mapping[Pair, str], probability: float | None) -> list[SampledPair]:
-    """The pairs with texts and predictions, in an order that tells nothing about them."""
+def _refuse_useless(warehouse: Warehouse, settings: "Settings") -> None:
+    """Raise SettingsError where no judgement could become a label, so that nobody works in vain."""
+    if settings.sources.unlisted == "negative" and not warehouse.rows("SELECT 1 FROM reference_labels LIMIT 1"):
+        raise SettingsError(
+            f'{settings.path}: no reference can be used, and [sources] unlisted = "negative" makes a NO of every pair '
+            'that nobody listed; set unlisted = "unknown", so that judgements count by themselves'
+        )
+
+
+def _refuse_stale(rows: list[SampledPair], settings: "Settings") -> None:
+    """Raise SemlabelError where most pairs are of texts that the tables do not hold any more: their import would be
+    refused, and people would have judged in vain.
+    """
+    entities, candidates = (
+        dict(zip(frame[key], frame["text"], strict=True))
+        for frame, key in ((read_entities(settings).frame, "entity_id"), (read_catalog(settings).frame, "candidate_id"))
+    )
+    stale = sum(
+        (entities.get(row.entity_id), candidates.get(row.candidate_id)) != (row.entity_text, row.candidate_text)
+        for row in rows
+    )
+    if stale > len(rows) / 2:
+        raise SemlabelError(
+            f"{stale} of {len(rows)} pairs are of texts that are not in the tables any more: let "
+            "`semlabel run --until reference_labels` read them first"
+        )
+
+
+def _rows(warehouse: Warehouse, designs: Mapping[Pair, tuple[str, float | None]]) -> list[SampledPair]:
+    """The pairs, each with its design and inclusion probability, with texts and predictions, in an order that tells
+    nothing about them.
+    """
     pairs = random_sample.in_order(designs)
     with (
         warehouse.ids("sampled_entities", {pair[0] for pair in pairs}),
@@ -128,8 +195,8 @@ def _rows(warehouse: Warehouse, designs: Mapping[Pair, str], probability: float 
                 probability=chance,
                 label=label,
                 labeler_digest=labeler,
-                design=designs[pair],
-                inclusion_probability=probability if designs[pair] == RANDOM else None,
+                design=designs[pair][0],
+                inclusion_probability=designs[pair][1],
                 entity_text_id=entity_text_id,
                 candidate_text_id=candidate_text_id,
             )

@@ -16,6 +16,7 @@ from semlabel.durable import replace_file
 from semlabel.errors import SettingsError, SourceError
 from semlabel.source_readers import Wanted, read_delimited
 from semlabel.sources import label_of
+from semlabel.splits import TRAIN
 
 if TYPE_CHECKING:
     from semlabel.settings import Settings
@@ -26,12 +27,20 @@ RANDOM = "random"
 NEAR_THRESHOLD, THIN_CANDIDATE, DISAGREEMENT = (
     f"active:{name}" for name in ("near_threshold", "thin_candidate", "disagreement")
 )
-DESIGNS = (RANDOM, NEAR_THRESHOLD, THIN_CANDIDATE, DISAGREEMENT)
+STRATIFIED = "stratified"
+"""Drawn by chance from strata of similar texts, before any labeler has labeled."""
+TEACHER = "teacher"
+"""Said by a large model, however the pair was picked."""
+DRAWN = (RANDOM, STRATIFIED)
+"""Designs whose pairs have an inclusion probability."""
+DESIGNS = (RANDOM, STRATIFIED, NEAR_THRESHOLD, THIN_CANDIDATE, DISAGREEMENT, TEACHER)
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What one pair was judged, by which texts, and how it was picked; `inclusion_probability` only for random ones."""
+    """What one pair was judged, by which texts, and how it was picked: `inclusion_probability` where chance drew it,
+    `split` of its entity then ("" in files that were written before splits were kept).
+    """
 
     entity_id: str
     candidate_id: str
@@ -42,6 +51,7 @@ class Judgement:
     candidate_text_id: str
     labeler_digest: str
     imported_at: str
+    split: str = ""
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -50,6 +60,7 @@ class Judgement:
 
 
 _COLUMNS = tuple(field.name for field in fields(Judgement))
+_ADDED = ("split",)
 
 
 def judgements_path(settings: "Settings") -> Path:
@@ -71,10 +82,29 @@ def read_judgements(settings: "Settings") -> list[Judgement]:
         content = path.read_bytes()
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error.strerror}") from None
-    raw = read_delimited(content, Wanted(_COLUMNS), str(path))
+    needed = tuple(name for name in _COLUMNS if name not in _ADDED)
+    raw = read_delimited(content, Wanted(needed, _ADDED), str(path))
     for place, reason in raw.refused:
         raise SourceError(f"{path}: {place}: {reason}; mend that line or take it out")
-    return [_judgement(path, place, [str(cell) for cell in cells]) for place, cells in raw.rows]
+    return [
+        _judgement(path, place, {name: str(cell) for name, cell in zip(raw.names, cells, strict=True)})
+        for place, cells in raw.rows
+    ]
+
+
+def pinned_splits(judgements: Iterable[Judgement]) -> dict[str, str]:
+    """The split that every judged entity was in when it was exported.
+
+    Weeks may lie between an export and the first run. An entity that moved meanwhile would make its judgements
+    useless; one that a picked pair is of trains, whatever else was said of it.
+    """
+    pinned: dict[str, str] = {}
+    for row in judgements:
+        if row.design != RANDOM:
+            pinned[row.entity_id] = TRAIN
+        elif row.split:
+            pinned.setdefault(row.entity_id, row.split)
+    return pinned
 
 
 def judgements_digest(settings: "Settings") -> str | None:
@@ -111,8 +141,7 @@ def _write(path: Path, rows: Iterable[Judgement]) -> None:
         raise SourceError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
-def _judgement(path: Path, place: str, cells: list[str]) -> Judgement:
-    values = dict(zip(_COLUMNS, cells, strict=True))
+def _judgement(path: Path, place: str, values: dict[str, str]) -> Judgement:
     label = label_of(values["label"])
     probability = probability_of(values["inclusion_probability"])
     if label is None or values["design"] not in DESIGNS or (values["design"] == RANDOM and probability is None):

@@ -23,7 +23,7 @@ from semlabel.errors import PromptError
 from semlabel.serving.batching import Queue, Request
 from semlabel.serving.faults import Fault, Kind
 from semlabel.serving.plan import Plan
-from semlabel.serving.processes import configure_logging, end_with_parent
+from semlabel.serving.processes import configure_logging, end_with_parent, refusal
 from semlabel.serving.proto import engine_pb2, engine_pb2_grpc
 from semlabel.serving.shelf import Shelf
 from semlabel.serving.wire import Work, packed_margins, packed_probabilities, unpacked
@@ -39,11 +39,14 @@ CHANNEL_OPTIONS = [("grpc.max_receive_message_length", MESSAGE_BYTES), ("grpc.ma
 
 
 class Engine(engine_pb2_grpc.EngineServicer):
-    """The service. `load` makes a labeler of a directory."""
+    """The service. `load` makes a labeler of a directory; `refuse` is told when the very first one cannot be had."""
 
-    def __init__(self, plan: Plan, load: "Callable[[Path], Labeler]") -> None:
+    def __init__(
+        self, plan: Plan, load: "Callable[[Path], Labeler]", refuse: Callable[[str], None] = lambda reason: None
+    ) -> None:
         self.shelf = Shelf(plan.pointer, load)
         self._plan = plan
+        self._refuse = refuse
         self._scoring = ThreadPoolExecutor(1, thread_name_prefix="scoring")
         self._loading = ThreadPoolExecutor(1, thread_name_prefix="loading")
         limits = plan.limits
@@ -87,6 +90,8 @@ class Engine(engine_pb2_grpc.EngineServicer):
             changed = await asyncio.get_running_loop().run_in_executor(self._loading, self.shelf.refresh)
             if changed:
                 self._tell()
+            if not self.shelf.current:
+                self._refuse(self.shelf.problem)
             await asyncio.sleep(self._plan.poll_seconds)
 
     async def drain(self) -> None:
@@ -196,7 +201,7 @@ def main() -> None:
     transformers_logging.disable_progress_bar()
 
     async def run() -> None:
-        await serve(Engine(plan, loader(plan)), plan)
+        await serve(Engine(plan, loader(plan), refusal(plan, sys.argv)), plan)
 
     asyncio.run(run())
 

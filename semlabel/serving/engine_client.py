@@ -6,6 +6,7 @@ services that clients call.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,13 @@ _SILENT_SECONDS = 30.0  # it speaks at least once a poll
 
 
 class EngineClient:
-    """The engine behind one socket. `served` is None while it cannot answer; `waiting` is its queue's length."""
+    """The engine behind one socket. `served` is None while it cannot answer; `waiting` is its queue's length.
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    `refuse` is told when what the engine loaded first cannot be answered with.
+    """
+
+    def __init__(self, plan: Plan, refuse: Callable[[str], None] = lambda reason: None) -> None:
+        self._plan, self._refuse = plan, refuse
         self._stub: engine_pb2_grpc.EngineStub | None = None
         self._labelers: dict[str, FrontLabeler] = {}
         self._catalog: PublishedCatalog | None = None
@@ -115,6 +119,8 @@ class EngineClient:
         except SemlabelError as error:
             log.error("not switched: %s", error)
             self.problem = str(error)
+            if self._served is None:
+                self._refuse(self.problem)
         self._reachable = self._served is not None
 
     def _next(self, state: engine_pb2.State) -> Served:

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import uvicorn
@@ -23,15 +23,18 @@ from semlabel.serving.http_api import build_app
 from semlabel.serving.http_protocol import protocol_with_time_limits
 from semlabel.serving.metrics import Metrics
 from semlabel.serving.plan import Plan
-from semlabel.serving.processes import configure_logging, end_with_parent
+from semlabel.serving.processes import configure_logging, end_with_parent, refusal
 from semlabel.serving.rpc_api import LabelerService, build_server, set_health
 from semlabel.serving.updates import Updates
 
 _HEALTH_EVERY_SECONDS = 0.5
 
 
-def assemble(plan: Plan, access: Access) -> FastAPI:
-    """The application of one front; the engine client and the gRPC server live as long as it does."""
+def assemble(plan: Plan, access: Access, refuse: Callable[[str], None] = lambda reason: None) -> FastAPI:
+    """The application of one front; the engine client and the gRPC server live as long as it does.
+
+    `refuse` is told when what the engine loaded first cannot be answered with.
+    """
     metrics = Metrics()
 
     @contextlib.asynccontextmanager
@@ -53,7 +56,7 @@ def assemble(plan: Plan, access: Access) -> FastAPI:
 
     # Nobody may persist without a token of its own, so without one there is nothing to write.
     updates = Updates(plan.spool) if plan.spool is not None and access.persist is not None else None
-    answers = Answers(EngineClient(plan), plan.limits, updates)
+    answers = Answers(EngineClient(plan, refuse), plan.limits, updates)
     return build_app(answers, access, metrics, lifespan)
 
 
@@ -120,7 +123,8 @@ def main() -> None:
     end_with_parent()
     os.umask(0o077)
     listening = socket.socket(fileno=int(sys.argv[2]))
-    server = uvicorn.Server(configuration(plan, assemble(plan, Access.from_environment(os.environ))))
+    app = assemble(plan, Access.from_environment(os.environ), refusal(plan, sys.argv))
+    server = uvicorn.Server(configuration(plan, app))
     server.run(sockets=[listening])
 
 

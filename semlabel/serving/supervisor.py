@@ -17,8 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from semlabel.errors import SettingsError
+from semlabel.errors import LabelerError, SettingsError
 from semlabel.serving.plan import Address, Plan
+from semlabel.serving.processes import REFUSED, STARTING, refused
 
 log = logging.getLogger(__name__)
 
@@ -30,24 +31,31 @@ _FIRST_PAUSE, _LONGEST_PAUSE, _STEADY_SECONDS = 0.5, 30.0, 60.0
 
 @dataclass
 class Child:
-    """One process that is kept alive: started again after a pause that doubles while it keeps dying."""
+    """One process that is kept alive: started again after a pause that doubles while it keeps dying.
+
+    `start` is told whether it is the first time. `refused`: then it ended for good, as it can serve nothing.
+    """
 
     name: str
-    start: Callable[[], subprocess.Popen[bytes]]
+    start: Callable[[bool], subprocess.Popen[bytes]]
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
     pause: float = _FIRST_PAUSE
     due: float = 0.0
+    first: bool = True
+    refused: bool = False
     gone: Callable[[int], None] = field(default=lambda pid: None)
 
     def look(self, now: float) -> None:
         """Start what is due, notice what died."""
         if self.process is None:
             if now >= self.due:
-                self.process, self.started = self.start(), now
+                self.process, self.started = self.start(self.first), now
+                self.first = False
             return
         code = self.process.poll()
-        if code is None:
+        self.refused = code == REFUSED
+        if code is None or self.refused:
             return
         self.pause = _FIRST_PAUSE if now - self.started > _STEADY_SECONDS else min(self.pause * 2, _LONGEST_PAUSE)
         self.due = now + self.pause
@@ -69,7 +77,9 @@ class Child:
 
 
 def run(plan: Plan, announce: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C. Raises SettingsError when an address cannot be had."""
+    """Serve until SIGTERM or Ctrl-C. Raises SettingsError when an address cannot be had, LabelerError when what is to
+    be served is refused at the start.
+    """
     assert plan.http is not None
     folder = Path(tempfile.mkdtemp(prefix="semlabel-serve-"))
     stop: list[int] = []
@@ -89,12 +99,14 @@ def run(plan: Plan, announce: Callable[[str], None]) -> None:
             engine, fronts = _children(plan, listening, folder / "metrics")
             for line in _addresses(plan):
                 announce(line)
-            while not stop:
+            while not stop and not any(child.refused for child in (engine, *fronts)):
                 now = time.monotonic()
                 for child in (engine, *fronts):
                     child.look(now)
                 time.sleep(_LOOK_EVERY_SECONDS)
             _end(engine, fronts, plan.limits.drain_seconds)
+            if not stop:
+                raise LabelerError(refused(folder))
     finally:
         for each, handler in previous.items():
             signal.signal(each, handler)
@@ -105,8 +117,8 @@ def _children(plan: Plan, listening: socket.socket, metrics: Path) -> tuple[Chil
     content = plan.model_dump_json()
     environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(metrics), "TOKENIZERS_PARALLELISM": "false"}
 
-    def start(module: str, *arguments: str, fds: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", module, content, *arguments]
+    def start(module: str, first: bool, *arguments: str, fds: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", module, content, *arguments, *([STARTING] if first else [])]
         # A group of its own: Ctrl-C is for the supervisor alone, which then ends them in order.
         return subprocess.Popen(command, env=environment, pass_fds=fds, start_new_session=True)
 
@@ -117,9 +129,9 @@ def _children(plan: Plan, listening: socket.socket, metrics: Path) -> tuple[Chil
         mark_process_dead(pid)
 
     number = listening.fileno()
-    engine = Child("the engine", lambda: start(plan.engine))
+    engine = Child("the engine", lambda first: start(plan.engine, first))
     fronts = [
-        Child(f"front {index + 1}", lambda: start(_FRONT, str(number), fds=(number,)), gone=forget)
+        Child(f"front {index + 1}", lambda first: start(_FRONT, first, str(number), fds=(number,)), gone=forget)
         for index in range(plan.workers)
     ]
     return engine, fronts
