@@ -11,7 +11,18 @@ from typing import Any
 
 import dagster as dg
 
-from assets import catalog, checkpoint, drift, entities, pairs, predictions, publication, references, threshold
+from assets import (
+    catalog,
+    checkpoint,
+    drift,
+    entities,
+    pairs,
+    predictions,
+    publication,
+    references,
+    shortlist,
+    threshold,
+)
 from pipeline.jobs import nightly_labeling, train_labeler
 from pipeline.schedules import nightly_labeling_schedule
 from pipeline.sensors import gate_alerts, run_endings
@@ -25,6 +36,7 @@ from resources.warehouse import WarehouseResource
 from semlabel.settings import Settings
 
 _STAGES = (entities, catalog, references, pairs, checkpoint, threshold, predictions, drift, publication)
+_OPTIONAL = (shortlist,)
 _PUBLISHED = "published_predictions"
 
 
@@ -41,7 +53,7 @@ def build_defs(settings_path: Path | str | None = None, **overrides: Any) -> dg.
     nightly = nightly_labeling(labeler)
     return dg.Definitions(
         assets=_assets(settings),
-        asset_checks=_prefixed([check for s in _STAGES for check in _of_type(s, dg.AssetChecksDefinition)], labeler),
+        asset_checks=_prefixed(_checks(settings), labeler),
         jobs=[nightly, train_labeler(labeler)],
         schedules=[nightly_labeling_schedule(settings.schedule, nightly)],
         sensors=[gate_alerts, run_endings, source_changes(settings.schedule, nightly)],
@@ -76,6 +88,12 @@ def _assets(settings: Settings) -> Sequence[Any]:
 
     found = [asset for stage in _STAGES for asset in _of_type(stage, dg.AssetsDefinition)]
     return dg.map_asset_specs(dressed, _prefixed(found, settings.environment.labeler))
+
+
+def _checks(settings: Settings) -> list[Any]:
+    """Every stage's checks, and those of what these settings ask for beyond."""
+    stages = (*_STAGES, *(_OPTIONAL if settings.shortlist.size else ()))
+    return [check for stage in stages for check in _of_type(stage, dg.AssetChecksDefinition)]
 
 
 def _prefixed(found: Sequence[Any], labeler: str) -> list[Any]:
