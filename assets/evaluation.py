@@ -31,15 +31,21 @@ def score(
     manifest: "Manifest",
     entity_ids: Sequence[str] | None,
     max_pairs: int = 0,
+    in_full: Sequence[str] | None = None,
 ) -> "RefreshOutcome":
     """Score what is missing of these entities (None: all) and the catalog; at most `max_pairs` pairs (0: no cap).
 
-    The model is loaded only when something is missing.
+    With `in_full` only what stands in shortlists is wanted, but for these entities every pair is. The model is loaded
+    only when something is missing.
     """
-    from semlabel import refresh
+    from semlabel import refresh, shortlist_plan
 
     scoring = step.settings.scoring
-    plan = refresh.plan(warehouse, manifest.scorer_digest, entity_ids, scoring.items_per_round)
+    asked = (warehouse, manifest.scorer_digest, entity_ids)
+    if in_full is None:
+        plan = refresh.plan(*asked, scoring.items_per_round)
+    else:
+        plan = shortlist_plan.plan(*asked, in_full, scoring.items_per_round)
     if max_pairs and plan.pairs > max_pairs:
         plan = _capped(plan, warehouse, max_pairs)
     if scoring.backend == "ray" and plan.rounds:
@@ -144,21 +150,23 @@ def rounds_scorer(scorer: "Scorer | RemoteScorer") -> "ScoreRounds":
     from semlabel.errors import PromptError
     from semlabel.round_stream import by_batches
 
-    tokenised: dict[tuple[str, ...], list[list[int]]] = {}
+    tokenised: dict[str, list[int]] = {}
+
+    def items(texts: "Sequence[str]") -> list[list[int]]:
+        fresh = list(dict.fromkeys(text for text in texts if text not in tokenised))
+        tokenised.update(zip(fresh, scorer.prompt.items(fresh), strict=True))
+        return [tokenised[text] for text in texts]
 
     def score_batch(wanted: "Sequence[WantedRound]") -> "Iterator[tuple[int, Found]]":
         places, rounds = [], []
         for place, one in enumerate(wanted):
-            block = tuple(one.candidate_texts)
             try:
-                if block not in tokenised:
-                    tokenised[block] = scorer.prompt.items(one.candidate_texts)
-                query = scorer.prompt.query(one.entity_text).ids
+                entry = (scorer.prompt.query(one.entity_text).ids, items(one.candidate_texts))
             except PromptError as error:
                 yield place, error
                 continue
             places.append(place)
-            rounds.append((query, tokenised[block]))
+            rounds.append(entry)
         for number, margins in scorer.margins_of(rounds):
             yield places[number], margins
 

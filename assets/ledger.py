@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from semlabel.manifest import Manifest
+    from semlabel.shortlist import Rule
     from semlabel.thresholds import Policy
 
 # Most sets are looked at once, so most of alpha goes to the first look.
@@ -54,12 +55,17 @@ class CertifyUse:
 
 
 def certify_use(
-    step: Step, checkpoint: "Manifest", policy: "Policy", certify: "pd.DataFrame", entity_ids: Sequence[str]
+    step: Step,
+    checkpoint: "Manifest",
+    policy: "Policy",
+    certify: "pd.DataFrame",
+    entity_ids: Sequence[str],
+    rule: "Rule | None" = None,
 ) -> CertifyUse:
     """The use of the certify set by this checkpoint under this policy: the one in the ledger, or the next one.
 
     `certify` are its judged pairs, `entity_ids` all entities of the split: a random sample that grows reaches some of
-    them later, and must not count as another set for that.
+    them later, and must not count as another set for that. `rule`: by which candidates are shortlisted.
     """
     from semlabel.digests import digest_of, text_id
 
@@ -70,7 +76,7 @@ def certify_use(
     number, known = len(uses) + 1, False
     for earlier, use in enumerate(uses, start=1):
         same_set = use["set_digest"] == set_digest and use["confidence"] == _confidence(step, earlier)
-        if same_set and _same(step, use["labeler_digest"], checkpoint, policy, judged):
+        if same_set and _same(step, use["labeler_digest"], checkpoint, policy, judged, rule):
             number, known = earlier, True
             break
     left = [_confidence(step, look) for look in (number, number + 1)]
@@ -82,8 +88,10 @@ def _confidence(step: Step, number: int) -> float:
     return float(1 - alpha * _SHARE * (1 - _SHARE) ** (number - 1))
 
 
-def _same(step: Step, labeler_digest: str, checkpoint: "Manifest", policy: "Policy", judged: str) -> bool:
-    """Whether an earlier use was of the same question: these margins and labels under this policy."""
+def _same(
+    step: Step, labeler_digest: str, checkpoint: "Manifest", policy: "Policy", judged: str, rule: "Rule | None"
+) -> bool:
+    """Whether an earlier use was of the same question: these margins, labels and shortlists under this policy."""
     from semlabel.errors import LabelerError
     from semlabel.manifest import read_manifest
 
@@ -93,4 +101,10 @@ def _same(step: Step, labeler_digest: str, checkpoint: "Manifest", policy: "Poli
         return False
     # A labeler of an earlier version did not tell what it was judged by.
     same_labels = earlier.evidence.get(RESULT, {}).get(JUDGED, judged) == judged
-    return same_labels and earlier.scorer_digest == checkpoint.scorer_digest and earlier.policy == asdict(policy)
+    same_lists = (earlier.shortlist.digest if earlier.shortlist else None) == (rule.digest if rule else None)
+    return (
+        same_labels
+        and same_lists
+        and earlier.scorer_digest == checkpoint.scorer_digest
+        and earlier.policy == asdict(policy)
+    )

@@ -14,6 +14,7 @@ from assets.changes import against_publication, publication_basis
 from assets.checks import GateCheck, gate_check
 from assets.evaluation import score
 from assets.labelers import needed_labeler, newest_labeler, promoted_labeler
+from assets.shortlist import judged_ids, keep_shortlists, rule_for
 from assets.verdicts import before_promotion
 from resources.project import ProjectResource, Step
 
@@ -34,6 +35,7 @@ def predictions(context: dg.AssetExecutionContext, project: ProjectResource) -> 
     """Labels of every entity in scope under the promoted labeler; the first labeler promotes itself when it may."""
     step = project.step(context)
     directory, manifest = promoted_labeler(step) or _promote_first(step)
+    rule = rule_for(step, manifest)
     with step.writer() as warehouse:
         scope, description = _scope(step, warehouse)
         warehouse.set_scope(scope, description)
@@ -45,8 +47,11 @@ def predictions(context: dg.AssetExecutionContext, project: ProjectResource) -> 
             calibration.platt_a if calibration else None,
             calibration.platt_b if calibration else None,
         )
-        outcome = score(step, warehouse, directory, manifest, scope, step.max_pairs)
+        keep_shortlists(step, warehouse, rule, scope)
+        in_full = judged_ids(warehouse) if rule else None
+        outcome = score(step, warehouse, directory, manifest, scope, step.max_pairs, in_full)
         digest, rows = warehouse.predictions_digest(), warehouse.predictions_count()
+        left_out = warehouse.not_shortlisted() if rule else None
         ((yes,),) = warehouse.rows("SELECT count(*) FILTER (WHERE label) FROM predictions")
     return metadata.materialized(
         digest,
@@ -60,6 +65,7 @@ def predictions(context: dg.AssetExecutionContext, project: ProjectResource) -> 
         pairs_scored=outcome.pairs_scored,
         pairs_reused=outcome.pairs_reused,
         pairs_refused=outcome.pairs_refused,
+        pairs_not_shortlisted=left_out,
         labels_per_s=outcome.labels_per_s or None,
         ray_dashboard=dg.MetadataValue.url(outcome.dashboard) if outcome.dashboard else None,
         report=metadata.report(step),
@@ -116,14 +122,15 @@ def _coverage(step: Step) -> "GateResult":
         refused = _refused(step, warehouse) if coverage.missing else set()
         rows = warehouse.rows("SELECT entity_id, count(*) FROM predictions GROUP BY entity_id") if refused else []
         candidates = warehouse.rows("SELECT count(*) FROM catalog")[0][0]
+        wanted = warehouse.shortlist_sizes(refused) if refused else {}
     had = dict(rows)
-    excused = sum(candidates - had.get(entity_id, 0) for entity_id in refused)
+    excused = sum(wanted.get(entity_id, candidates) - had.get(entity_id, 0) for entity_id in refused)
     missing = [
         {"entity_id": entity, "candidate_id": candidate}
         for entity, candidate in coverage.missing
         if entity not in refused
     ]
-    return gates.coverage_is_complete(coverage.expected, coverage.stored, missing, excused)
+    return gates.coverage_is_complete(coverage.expected, coverage.stored, missing, excused, coverage.not_shortlisted)
 
 
 def _refused(step: Step, warehouse: "Warehouse") -> set[str]:

@@ -14,6 +14,7 @@ from assets.checks import GateCheck, gate_check
 from assets.evaluation import ensure_scored, judged_pairs, score_split, split_ids
 from assets.labelers import judged_checkpoint, judged_labeler
 from assets.ledger import JUDGED, RESULT, certify_use
+from assets.shortlist import at_bottom, with_shortlists
 from resources.project import ProjectResource, Step
 from semlabel.errors import GateBlocked
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     """The labeler: checkpoint, probability map and a threshold shown to keep the policy, in one directory."""
     from semlabel.labeler_files import write_labeler
+    from semlabel.shortlist_encoders import rule_of
     from semlabel.thresholds import Policy, walk
 
     step = project.step(context)
@@ -46,10 +48,12 @@ def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
         test = judged_with_baselines(step, warehouse, manifest, "test")
         certify_ids = split_ids(warehouse, "certify")
         texts = [row[0] for row in warehouse.rows("SELECT text_id FROM catalog ORDER BY 1")]
+        rule = rule_of(step.settings)
+        (calibrate, certify, test), by_size = with_shortlists(step, warehouse, rule, calibrate, certify, test)
     settings = step.settings.calibration
     policy = Policy(settings.min_precision, settings.max_fpr, settings.max_fnr)
     platt = _probability_map(calibrate)
-    use = certify_use(step, manifest, policy, certify, certify_ids)
+    use = certify_use(step, manifest, policy, certify, certify_ids, rule)
     if use.number > 1:
         step.log.warning(f"look {use.number} at these certify entities: held to confidence {use.confidence:.4g}")
     result = walk(
@@ -62,8 +66,10 @@ def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
         {"platt_a": platt.a, "platt_b": platt.b, "certified_text_ids": texts},
         evidence=_checkpoint_evidence(step, manifest)
         | {RESULT: result.to_json() | {"certify_use": use.number, JUDGED: use.judged_digest}},
+        shortlist=rule.to_json() if rule else None,
     )
     use.record(step, digest, result.verdict)
+    calibrate, certify, test = (at_bottom(pairs, result.threshold) for pairs in (calibrate, certify, test))
     metrics = _test_metrics(step, digest, test, result.threshold)
     return metadata.materialized(
         digest,
@@ -80,6 +86,7 @@ def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
         pairs_reused=outcome.pairs_reused,
         test=dg.MetadataValue.json(metrics["test"]),
         baselines=dg.MetadataValue.json(metrics["baselines"]),
+        shortlist_recall_by_size=metadata.table(by_size) if by_size else None,
         report=metadata.report(step),
         **_plots(calibrate, certify, platt, result, settings.min_precision),
     )
@@ -89,8 +96,9 @@ def _probability_map(calibrate: "pd.DataFrame") -> "Platt":
     """Platt's map on calibrate. Raises GateBlocked where the judged pairs are too few to have one."""
     from semlabel.calibration import fit_platt
 
+    shown = calibrate[calibrate["shortlisted"]] if "shortlisted" in calibrate else calibrate
     try:
-        return fit_platt(calibrate["margin"].to_numpy(), calibrate["label"].to_numpy())
+        return fit_platt(shown["margin"].to_numpy(), shown["label"].to_numpy())
     except ValueError as error:
         raise GateBlocked(f"margins cannot be turned into probabilities on calibrate: {error}") from error
 

@@ -20,6 +20,7 @@ from assets import (
     predictions,
     publication,
     references,
+    shortlist,
     teacher,
     threshold,
 )
@@ -36,6 +37,7 @@ from resources.warehouse import WarehouseResource
 from semlabel.settings import Settings
 
 _STAGES = (entities, catalog, references, pairs, checkpoint, threshold, predictions, drift, publication)
+_OPTIONAL = (shortlist,)
 _PUBLISHED = "published_predictions"
 
 
@@ -53,7 +55,7 @@ def build_defs(settings_path: Path | str | None = None, **overrides: Any) -> dg.
     nightly = nightly_labeling(labeler, taught)
     return dg.Definitions(
         assets=_assets(settings),
-        asset_checks=_prefixed([check for s in _STAGES for check in _of_type(s, dg.AssetChecksDefinition)], labeler),
+        asset_checks=_prefixed(_checks(settings), labeler),
         jobs=[nightly, train_labeler(labeler, taught)],
         schedules=[nightly_labeling_schedule(settings.schedule, nightly)],
         sensors=[gate_alerts, run_endings, source_changes(settings.schedule, nightly)],
@@ -96,6 +98,12 @@ def _assets(settings: Settings) -> Sequence[Any]:
         after = references.reference_labels_after("entities", "catalog", TEACHER)
         found += [*_of_type(teacher, dg.AssetsDefinition), after]
     return dg.map_asset_specs(dressed, _prefixed(found, settings.environment.labeler))
+
+
+def _checks(settings: Settings) -> list[Any]:
+    """Every stage's checks, and those of what these settings ask for beyond."""
+    stages = (*_STAGES, *(_OPTIONAL if settings.shortlist.size else ()))
+    return [check for stage in stages for check in _of_type(stage, dg.AssetChecksDefinition)]
 
 
 def _prefixed(found: Sequence[Any], labeler: str) -> list[Any]:

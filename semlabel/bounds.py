@@ -9,6 +9,7 @@ imagined entity, because what breaks such bounds is the rare bad entity that the
 random samples of their pairs.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +109,13 @@ def precision_bound(
         effective_entities=found.effective_entities,
         exact=found.exact,
     )
+
+
+def more_entities(entities: int, point: float, bound: float, ceiling: float) -> int:
+    """Entities missing until an upper bound would clear the ceiling if the point stayed: it narrows as 1/sqrt(n)."""
+    gap = max(ceiling - point, 1e-3)
+    wanted = entities * ((bound - point) / gap) ** 2
+    return max(1, math.ceil(1.1 * wanted) - entities)
 
 
 def binomial_upper(errors: Any, totals: Any, alpha: float) -> Any:

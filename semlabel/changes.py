@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 CAUSES = ("scorer", "threshold", "entity_text", "candidate_text", "online_update")
 # The stored margin was computed anew although neither texts nor scorer changed (an erased margin, another machine).
 UNEXPLAINED = "rescored"
+# The second cause of a row that was added or removed although entity and candidate were there before and after.
+SHORTLIST = "shortlist"
+_LEFT_OUT = (
+    "e.entity_id IN (SELECT entity_id FROM scoped_entities) AND NOT list_contains(k.candidate_text_keys, c.text_key)"
+)
 _TOP_CANDIDATES = 50
 
 CREATE = """CREATE OR REPLACE TEMP TABLE changes (
@@ -31,13 +36,18 @@ def add_changes(
     old_facts: tuple[str, str],
     scorer_changed: bool,
     threshold_changed: bool,
+    shortlisted: tuple[bool, bool] = (False, False),
 ) -> None:
     """Add what differs between relations `old` and `new` (entity_id, candidate_id, label, margin) to table `changes`.
 
     `old_facts`: the relations with the previous version's (entity_id, text_id) and (candidate_id, text_id); the
-    present ones are the tables `entities` and `catalog`, and the view `online_entities`.
+    present ones are the tables `entities` and `catalog`, and the view `online_entities`. `shortlisted`: whether
+    the old and the new state have shortlists; a pair that came or went with one has the further cause `shortlist`.
     """
-    old_entities, old_catalog = old_facts
+    (old_entities, old_catalog), (listed_before, listed_now) = old_facts, shortlisted
+    came = "added AND oe.entity_id IS NOT NULL AND oc.candidate_id IS NOT NULL" if listed_before else "false"
+    gone = f"removed AND {_LEFT_OUT}" if listed_now else "false"
+    lists = "LEFT JOIN shortlists k ON k.text_key = e.text_key" if listed_now else ""
     connection.execute(
         f"""INSERT INTO changes
         WITH pairs AS (
@@ -48,7 +58,7 @@ def add_changes(
                    {_bits("o.margin")} IS DISTINCT FROM {_bits("n.margin")} AS moved
             FROM {old} o FULL JOIN {new} n ON n.entity_id = o.entity_id AND n.candidate_id = o.candidate_id),
         caused AS (
-            SELECT p.*, list_filter([
+            SELECT p.*, {came} AS came, {gone} AS gone, list_filter([
                 CASE WHEN moved AND {_literal(scorer_changed)} THEN 'scorer' END,
                 CASE WHEN old_label IS DISTINCT FROM new_label AND {_literal(threshold_changed)} THEN 'threshold' END,
                 CASE WHEN moved AND oe.text_id <> e.text_id AND u.entity_id IS NULL THEN 'entity_text' END,
@@ -60,11 +70,12 @@ def add_changes(
             LEFT JOIN entities e ON e.entity_id = p.entity_id
             LEFT JOIN online_entities u ON u.entity_id = p.entity_id
             LEFT JOIN {old_catalog} oc ON oc.candidate_id = p.candidate_id
-            LEFT JOIN catalog c ON c.candidate_id = p.candidate_id
+            LEFT JOIN catalog c ON c.candidate_id = p.candidate_id {lists}
             WHERE moved OR old_label IS DISTINCT FROM new_label),
         explained AS (
             SELECT * EXCLUDE (causes),
-                   CASE WHEN added THEN ['added'] WHEN removed THEN ['removed']
+                   CASE WHEN came THEN ['added', '{SHORTLIST}'] WHEN gone THEN ['removed', '{SHORTLIST}']
+                        WHEN added THEN ['added'] WHEN removed THEN ['removed']
                         WHEN len(causes) = 0 THEN ['{UNEXPLAINED}'] ELSE causes END AS causes
             FROM caused)
         SELECT ?, entity_id, candidate_id, old_label, new_label, old_margin, new_margin, causes[1], causes

@@ -53,6 +53,7 @@ def footprint(warehouse: Warehouse) -> Footprint:
                 + (SELECT coalesce(sum(strlen(text) + 100), 0) FROM entities)
                 + (SELECT coalesce(sum(strlen(text) + 100), 0) FROM catalog)
                 + (SELECT coalesce(sum(strlen(text) + 100), 0) FROM left_out_candidates)
+                + (SELECT coalesce(sum(4 * len(candidate_text_keys) + 8), 0) FROM shortlists)
                 + (SELECT 70 * count(*) FROM texts) + (SELECT 50 * count(*) FROM training_pairs)
                 + (SELECT 50 * count(*) FROM reference_labels)"""
     )

@@ -33,7 +33,7 @@ def choose_cuts(
     FNR the laxest) whose bound, predicted for `certify_entities`, clears the limit by a good part of the most that any
     cut clears it by; the others go on from there to where the point estimate on calibrate reaches the limit.
     """
-    order = np.sort(calibrate.margins)[::-1]
+    order = np.sort(calibrate.margins[np.isfinite(calibrate.margins)])[::-1]
     least = math.ceil(min_expected_flagged * calibrate.entities / max(certify_entities, 1))
     if certify_entities < 1 or not 1 <= least <= order.size:
         return []

@@ -59,7 +59,8 @@ def _ask(url: str, manifest: "Manifest", published: bool) -> dict[str, Any]:
         holds = manifest.digest in [about.get("labeler_digest"), *([] if published else about.get("loaded", []))]
         if not holds:
             return _said(url, about.get("labeler_digest"), "")
-        why = _difference(about, manifest) or _probe(url, manifest)
+        # With shortlists it rightly refuses to label: what it says of itself is all there is to ask.
+        why = _difference(about, manifest) or ("" if manifest.shortlist else _probe(url, manifest))
     except urllib.error.HTTPError as error:
         # It lives and refuses: no proof that it uses another labeler, and none that it uses this one.
         return _silent(url, f"HTTP {error.code}")

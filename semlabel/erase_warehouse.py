@@ -56,7 +56,7 @@ def erase_entity(warehouse: Warehouse, entity_id: str) -> None:
     refused = _refused(warehouse, entity_id)
     with warehouse.transaction() as connection:
         connection.execute(_OWN_TEXTS, [entity_id])
-        for table in ("scores", "texts"):
+        for table in ("scores", "shortlists", "texts"):
             connection.execute(f"DELETE FROM {table} WHERE text_key IN (SELECT text_key FROM own_texts)")
         connection.execute("DROP TABLE own_texts")
         for table in _BY_ID:

@@ -148,15 +148,29 @@ def estimate(
     """
     work = list(_training_work(settings, sizes, lengths)) if training else []
     scored = sizes.held_out if training else 0
-    scope = sizes.held_out if settings.scoring.entities == "held_out" else sizes.entities
-    if entities_limit is not None:
-        scope = min(entities_limit, sizes.entities) if entities_limit else sizes.entities
-    remaining = max(0, scope - scored) * sizes.candidates - stored_pairs
+    scope = scope_of(settings, sizes, entities_limit)
+    remaining = wanted_pairs(settings, sizes, scope) - scored * sizes.candidates - stored_pairs
     if settings.scoring.max_pairs:
         remaining = min(remaining, settings.scoring.max_pairs)
-    work.append(scoring_work("score predictions", remaining, sizes.candidates, settings, lengths))
+    per_entity = min(settings.shortlist.size or sizes.candidates, sizes.candidates)
+    work.append(scoring_work("score predictions", remaining, per_entity, settings, lengths))
     # Loading, baselines, contracts, metrics and publication: seconds that hardly depend on the model.
     return Estimate(tuple(work), lengths, parameters, speed, fixed_seconds=90.0 if training else 5.0)
+
+
+def scope_of(settings: Settings, sizes: Sizes, entities_limit: int | None) -> int:
+    """How many entities are labeled."""
+    if entities_limit is not None:
+        return min(entities_limit, sizes.entities) if entities_limit else sizes.entities
+    return sizes.held_out if settings.scoring.entities == "held_out" else sizes.entities
+
+
+def wanted_pairs(settings: Settings, sizes: Sizes, scope: int) -> int:
+    """Pairs that predictions of `scope` entities need margins of: with shortlists, all only of what gates judge."""
+    kept = min(settings.shortlist.size or sizes.candidates, sizes.candidates)
+    if kept == sizes.candidates:
+        return scope * kept
+    return sizes.held_out * sizes.candidates + max(0, scope - sizes.held_out) * kept
 
 
 def _training_work(settings: Settings, sizes: Sizes, lengths: Lengths) -> Iterable[Work]:

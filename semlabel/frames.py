@@ -27,7 +27,8 @@ _NAMED = 5
 @dataclass(frozen=True)
 class Scored:
     """One entity with all candidates, in their order. `probabilities` and `labels` are None where there is no
-    calibration or no threshold; `truncated` says that the entity's text was cut to the limit.
+    calibration or no threshold, labels also where the labeler decides with shortlists; `truncated` says that the
+    entity's text was cut to the limit.
     """
 
     entity_id: str
@@ -43,6 +44,7 @@ def scored(
     """The entities one after the other, each with every candidate. Raises PromptError for a text that does not fit."""
     from semlabel.decision import decide
 
+    decides = labeler.threshold is not None and labeler.manifest.shortlist is None
     items = labeler.prompt.items(candidate_texts) if candidate_texts else []
     for start in range(0, len(entity_ids), _AT_ONCE):
         ids = entity_ids[start : start + _AT_ONCE]
@@ -52,7 +54,7 @@ def scored(
                 entity_id,
                 margins,
                 labeler.probabilities(margins) if labeler.manifest.calibration is not None else None,
-                decide(margins, labeler.threshold) if labeler.threshold is not None else None,
+                decide(margins, labeler.threshold) if decides else None,
                 query.truncated,
             )
 
@@ -75,7 +77,8 @@ def _in_order(
 def score_frame(labeler: "Labeler", entities: Any, catalog: Any) -> "pd.DataFrame":
     """One row a pair, entity by entity: entity_id, candidate_id, margin, probability, label, truncated.
 
-    Probability and label are missing values where the labeler has no calibration or no threshold.
+    Probability and label are missing values where the labeler has no calibration or no threshold, the label also where
+    it decides with shortlists.
     """
     import pandas as pd
 
@@ -102,7 +105,11 @@ def score_frame(labeler: "Labeler", entities: Any, catalog: Any) -> "pd.DataFram
 
 
 def label_frame(labeler: "Labeler", entities: Any, catalog: Any) -> "pd.DataFrame":
-    """As `score_frame`, with a label for every pair. Raises LabelerError while the labeler is uncertified."""
+    """As `score_frame`, with a label for every pair.
+
+    Raises LabelerError while the labeler is uncertified, and for one that decides with shortlists.
+    """
+    labeler.manifest.refuse_without_shortlist()
     if labeler.threshold is None:
         raise LabelerError("this labeler has no threshold: nothing was certified, so use score_frame")
     frame = score_frame(labeler, entities, catalog)

@@ -19,7 +19,10 @@ Limit = Literal["precision", "fpr", "fnr"]
 
 @dataclass(frozen=True)
 class Judged:
-    """Judged pairs of one split: `entity` (pairs,) codes 0..entities-1, `labels` (pairs,), `margins` (pairs,)."""
+    """Judged pairs of one split: `entity` (pairs,) codes 0..entities-1, `labels` (pairs,), `margins` (pairs,).
+
+    The margin of a pair that is NO whatever it is (no shortlist holds it) is -inf: no cut flags it.
+    """
 
     entity: NDArray[np.intp]
     labels: NDArray[np.bool_]
@@ -28,8 +31,17 @@ class Judged:
     levels: Levels | None = field(repr=False, compare=False)
 
     @classmethod
-    def of(cls, entity_ids: Sequence[Any] | ArrayLike, labels: ArrayLike, margins: ArrayLike) -> "Judged":
-        """Build from three equally long columns; raises ValueError for other lengths or margins not finite."""
+    def of(
+        cls,
+        entity_ids: Sequence[Any] | ArrayLike,
+        labels: ArrayLike,
+        margins: ArrayLike,
+        shortlisted: ArrayLike | None = None,
+    ) -> "Judged":
+        """Build from equally long columns; raises ValueError for other lengths or margins not finite.
+
+        Pairs that are not `shortlisted` (None: all are) count as NO. How far entities differ is read off all margins.
+        """
         label, margin = np.asarray(labels, dtype=bool), np.asarray(margins, dtype=np.float64)
         ids = np.asarray(entity_ids)
         if not label.shape == margin.shape == ids.shape or label.ndim != 1:
@@ -37,12 +49,15 @@ class Judged:
         if not np.isfinite(margin).all():
             raise ValueError(f"{int((~np.isfinite(margin)).sum())} margins are not finite numbers")
         unique, code = np.unique(ids, return_inverse=True)
-        return cls(code, label, margin, len(unique), entity_levels(code, label, margin))
+        levels = entity_levels(code, label, margin)
+        if shortlisted is not None:
+            margin = np.where(np.asarray(shortlisted, dtype=bool), margin, -np.inf)
+        return cls(code, label, margin, len(unique), levels)
 
     @classmethod
     def of_table(cls, table: Any) -> "Judged":
-        """Build from a table (mapping or DataFrame) with columns `entity_id`, `label` and `margin`."""
-        return cls.of(table["entity_id"], table["label"], table["margin"])
+        """Build from a table (mapping or DataFrame) with columns `entity_id`, `label`, `margin` [, `shortlisted`]."""
+        return cls.of(table["entity_id"], table["label"], table["margin"], table.get("shortlisted"))
 
     def counts(self, cut: float) -> dict[str, FloatArray]:
         """Per entity (entities,): `flagged`, `tp`, `positives`, `negatives` at margin >= cut."""

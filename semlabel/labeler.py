@@ -124,7 +124,11 @@ class Labeler:
         return self.scorer.margins(self.prompt.query(query).ids, self.prompt.items(items))
 
     def decide(self, query: str, items: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Labels (N,) of one entity's text with N candidate texts. Raises LabelerError while uncertified."""
+        """Labels (N,) of one entity's text with N candidate texts.
+
+        Raises LabelerError while uncertified, and for a labeler that decides with shortlists.
+        """
+        self.manifest.refuse_without_shortlist()
         return decide(self.score(query, items), self.threshold)
 
     def probabilities(self, margins: npt.ArrayLike) -> npt.NDArray[np.float64]:

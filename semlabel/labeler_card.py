@@ -28,6 +28,7 @@ def card(manifest: "Manifest") -> str:
         ["word", outside(manifest.certified)],
         ["policy", outside(promised or "none")],
         ["probabilities", "none: not calibrated" if manifest.calibration is None else "calibrated"],
+        *([["shortlists", figure(manifest.shortlist.size)]] if manifest.shortlist else []),
         ["answers", joined([outside(answers.yes.text), " or ", outside(answers.no.text)])],
         ["prompt", tag("pre", outside(manifest.prompt.template, _MOST))],
         ["made", outside(manifest.created_at)],

@@ -91,13 +91,14 @@ def write_labeler(
     *,
     evidence: Mapping[str, Any] | None = None,
     known_pairs: Iterable[KnownPair] | None = None,
+    shortlist: Mapping[str, Any] | None = None,
 ) -> tuple[str, Path]:
     """Write `labelers_dir/DIGEST`: the checkpoint with the threshold, its policy and the probability map fixed.
 
     `threshold_result` has `threshold` (or None), `policy` and `word`; `calibration` has `a` and `b`, or is a mapping
-    with `platt_a` and `platt_b`. `evidence` is added to the checkpoint's. A labeler that is already
-    there is left alone, or replaced when it is damaged. Raises LabelerError for a damaged checkpoint and where no
-    known pair is stored.
+    with `platt_a` and `platt_b`. `evidence` is added to the checkpoint's; `shortlist` is the rule that the threshold
+    was proven with. A labeler that is already there is left alone, or replaced when it is damaged. Raises LabelerError
+    for a damaged checkpoint and where no known pair is stored.
     """
     checkpoint = verify(checkpoint_dir)
     manifest = checkpoint.with_fields(
@@ -105,6 +106,7 @@ def write_labeler(
         policy=_plain(threshold_result.policy),
         certified=threshold_result.word if threshold_result.threshold is not None else "uncertified",
         calibration=_calibration_fields(calibration),
+        shortlist=None if shortlist is None else dict(shortlist),
         evidence=checkpoint.evidence | dict(evidence or {}),
         known_pairs=checkpoint.known_pairs if known_pairs is None else tuple(known_pairs),
         created_at=_now(),

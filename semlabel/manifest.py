@@ -9,7 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from semlabel.digests import digest_of, file_digest
 from semlabel.errors import LabelerError
@@ -91,6 +98,15 @@ class CalibrationPart(BaseModel):
     platt_b: float
 
 
+class ShortlistPart(_Part):
+    """The rule by which candidates are shortlisted: the threshold was proven for decisions that it left out as NO."""
+
+    size: Annotated[int, Field(ge=1)]
+    encoder: str
+    encoder_digest: Digest
+    digest: Digest
+
+
 class KnownPair(_Part):
     """One pair with the margin it had when the labeler was made; checked whenever the labeler is loaded."""
 
@@ -103,8 +119,9 @@ class Manifest(_Part):
     """The content of `labeler.json`.
 
     `threshold` (margin units) is None while nothing was certified; `certified` is the word that may be used of it
-    ("certified", "estimated" or "uncertified"). `evidence` holds the gates' results by gate name. `digest` is the
-    labeler's identity, `manifest_digest` the digest of everything else in this file.
+    ("certified", "estimated" or "uncertified"). `shortlist` is left out where every pair is scored. `evidence` holds
+    the gates' results by gate name. `digest` is the labeler's identity, `manifest_digest` the digest of everything else
+    in this file.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -121,6 +138,7 @@ class Manifest(_Part):
     policy: dict[str, Any] = {}
     calibration: CalibrationPart | None = None
     certified: str = "uncertified"
+    shortlist: ShortlistPart | None = None
     limits: dict[str, int] = {}
     training: dict[str, Any] = {}
     evidence: dict[str, Any] = {}
@@ -128,6 +146,14 @@ class Manifest(_Part):
     files: dict[FileName, FileEntry]
     created_at: str
     manifest_digest: Digest
+
+    @model_serializer(mode="wrap")
+    def _only_what_is_said(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A labeler without a shortlist is the labeler it was before there were any: same file, same digests.
+        fields: dict[str, Any] = plain(self)
+        if fields.get("shortlist") is None:
+            fields.pop("shortlist", None)
+        return fields
 
     @classmethod
     def sealed(cls, **fields: Any) -> Self:
@@ -142,6 +168,14 @@ class Manifest(_Part):
     def with_fields(self, **fields: Any) -> Self:
         """A sealed copy with some fields replaced."""
         return type(self).sealed(**(self.model_dump() | fields))
+
+    def refuse_without_shortlist(self) -> None:
+        """Raise LabelerError where the labeler was proven with shortlists: a margin alone is no decision then."""
+        if self.shortlist is not None:
+            raise LabelerError(
+                f"labeler {self.digest[:12]} says NO to what its shortlists of {self.shortlist.size} leave out, which "
+                "only the pipeline knows: read the published table, or use a labeler made without [shortlist]"
+            )
 
     def to_json(self) -> str:
         """The text of `labeler.json`."""

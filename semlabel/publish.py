@@ -40,7 +40,6 @@ from semlabel.published import (
 )
 from semlabel.warehouse import Warehouse
 from semlabel.warehouse_file import limit, literal, translated
-from semlabel.warehouse_schema import predictions_query
 
 if TYPE_CHECKING:
     import duckdb
@@ -250,6 +249,7 @@ class _Stage:
                 "subject_digest": self.subject,
                 "uncertified_candidates": self.policy,
                 "scope": self.warehouse.scope(),
+                **self._shortlist(),
                 "labeler_digest": labeler_manifest["digest"],
                 "scorer_digest": labeler_manifest["scorer_digest"],
                 "base_model": labeler_manifest.get("base_model"),
@@ -295,7 +295,7 @@ class _Stage:
         total = rows = labels = 0
         for bucket in range(self.buckets):
             here = f"(SELECT * FROM publication_entities WHERE bucket = {bucket})"
-            query = _relation(f"({predictions_query(here)})", self.policy)
+            query = _relation(f"({self.warehouse.predictions_query(here)})", self.policy)
             run(f"CREATE OR REPLACE TEMP TABLE bucket AS SELECT * FROM {query} ORDER BY entity_id, candidate_id")
             name = f"bucket-{bucket:04d}.parquet"
             self._copy("SELECT * FROM bucket", f"predictions/{name}")
@@ -326,6 +326,7 @@ class _Stage:
             old_facts=(_parquet(before, "entities.parquet"), _parquet(before, "catalog.parquet")),
             scorer_changed=self.previous["scorer_digest"] != labeler_manifest["scorer_digest"],
             threshold_changed=self.previous["threshold"] != labeler_manifest.get("threshold"),
+            shortlisted=("shortlist" in self.previous, self.warehouse.shortlisted()),
         )
 
     def _copy(self, query: str, name: str) -> list[tuple[Any, ...]]:
@@ -363,6 +364,11 @@ class _Stage:
             name = (wrong or ["labels/"])[0]
             raise WarehouseError(f"{self.path}: {name} does not hold the warehouse's rows: check the disk, run again")
         return {"entities": entities, "candidates": candidates, "uncertified_rows": uncertified}
+
+    def _shortlist(self) -> dict[str, Any]:
+        """By which rule pairs were left out, and how many: a reader must know that their absence means NO."""
+        rule = self.warehouse.shortlist()
+        return {} if rule is None else {"shortlist": rule | {"not_shortlisted": self.warehouse.not_shortlisted()}}
 
     def _sources(self) -> dict[str, Any]:
         """The content digests of the tables behind the rows, and how old what they say may be."""

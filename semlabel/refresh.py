@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 STAGE = "scoring"
 # A kill loses at most one uncommitted batch: so no batch is more than this share of the plan.
 _BATCH_SHARE = 0.02
+_MOST_BLOCKS = 10_000  # that are held at a time: with shortlists there are as many as texts
 _FEW_PAIRS = 32  # rounds of fewer pairs are short: 32 of one pair count as one of 32
 
 
@@ -387,6 +388,8 @@ class _Candidates:
     def of(self, block_id: int) -> tuple[list[int], list[str]]:
         """Keys and texts of a block's candidates, in its order."""
         if block_id not in self._known:
+            if len(self._known) >= _MOST_BLOCKS:
+                self._known.clear()
             rows = self._warehouse.rows(
                 "SELECT candidate_text_key FROM blocks WHERE block_id = ? ORDER BY position", [block_id]
             )

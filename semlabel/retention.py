@@ -45,6 +45,8 @@ def purge(warehouse: Warehouse, retention: timedelta, now: datetime | None = Non
         scorers = _drop_scorers(connection)
         connection.execute("DELETE FROM scores WHERE text_key IN (SELECT text_key FROM expired_texts)")
         _drop_candidates(connection)
+        # A list costs no margins to make again, so it goes with the last entity that has its text.
+        connection.execute("DELETE FROM shortlists WHERE text_key NOT IN (SELECT text_key FROM entities)")
         connection.execute("DELETE FROM texts WHERE text_key IN (SELECT text_key FROM expired_texts)")
         connection.execute("DELETE FROM former_texts WHERE since <= ?", [moment - retention])
         # An update of an entity that has left waits for it as long as its margins would.

@@ -309,6 +309,18 @@ class Scoring(Section):
         return self
 
 
+class Shortlist(Section):
+    """Long catalogs: how many candidates are scored for an entity. `size` 0: all of them, no shortlist.
+
+    `encoder` ranks the candidates: "tfidf" (built in), or an embedding model for mean pooling, a folder (absolute once
+    loaded) or a name on the Hugging Face hub. `min_recall`: the share of YES that must be shown to survive.
+    """
+
+    size: Count = 0
+    encoder: NonEmpty = "tfidf"
+    min_recall: InnerShare = 0.95
+
+
 class WarehouseUpkeep(Section):
     """What becomes of margins that nothing uses any more: they are kept for `retention_days`, so that a reverted text
     costs nothing. The file is written anew when it is larger than `compact_factor` times what it holds.
@@ -526,6 +538,7 @@ class Settings(Section):
     training: Training = Training()
     gates: Gates = Gates()
     scoring: Scoring = Scoring()
+    shortlist: Shortlist = Shortlist()
     warehouse: WarehouseUpkeep = WarehouseUpkeep()
     publish: Publish = Publish()
     report: Report = Report()

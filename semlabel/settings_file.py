@@ -15,7 +15,10 @@ ENVIRONMENT_PREFIX = "SEMLABEL__"
 _INPUT_PATHS = (
     *(("sources", name) for name in ("entities", "catalog", "references", "judgements")),
     ("model", "base"),
+    ("shortlist", "encoder"),
 )
+_MODELS = ("base", "encoder")
+_BUILT_IN = "tfidf"
 _DUCKDB_PREFIX = "duckdb:"
 
 
@@ -96,13 +99,18 @@ def _anchor_inputs(tables: dict[str, Any], folder: Path) -> None:
             isinstance(table, dict)
             and isinstance(value, str)
             and value.strip()
-            and (key != "base" or _is_local_model(value, folder))
+            and (key not in _MODELS or _is_local_model(value, folder))
         ):
             table[key] = anchored(value, folder)
 
 
 def _is_local_model(value: str, folder: Path) -> bool:
-    """A model is a folder when it is written like one or is there; otherwise it is a name on the Hugging Face hub."""
+    """A model is a folder when it is written like one or is there; otherwise it is a name on the Hugging Face hub.
+
+    The built-in encoder stays a name whatever lies beside the file.
+    """
+    if value == _BUILT_IN:
+        return False
     return value.startswith((".", "/", "~")) or (folder / value).exists()
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from semlabel.bounds import SHOWN_FROM_ENTITIES
+from semlabel.bounds import SHOWN_FROM_ENTITIES, more_entities
 from semlabel.cuts import choose_cuts
 from semlabel.errors import SettingsError
 from semlabel.judged import Judged, Limit, limit_bound
@@ -187,7 +187,7 @@ def _refusal(
         point, bound = (_as_error(limit, first[name]) for name in ("point", "bound"))
         if point > ceilings[limit]:
             return "fail", None
-        needed = max(needed, _more(proof.entities, point, bound, ceilings[limit]))
+        needed = max(needed, more_entities(proof.entities, point, bound, ceilings[limit]))
     if all(steps[0]["ok"] for steps in walked.values()):
         at = np.array(shared)
         fits = [proof.points(at, limit) <= ceiling for limit, ceiling in ceilings.items()]
@@ -197,15 +197,8 @@ def _refusal(
         for limit, step in last:
             if step["point"] is not None and _as_error(limit, step["point"]) <= ceilings[limit]:
                 point, bound = (_as_error(limit, step[name]) for name in ("point", "bound"))
-                needed = max(needed, _more(proof.entities, point, bound, ceilings[limit]))
+                needed = max(needed, more_entities(proof.entities, point, bound, ceilings[limit]))
     return "not_enough_data", needed
-
-
-def _more(entities: int, point: float, bound: float, ceiling: float) -> int:
-    """Entities missing until the bound would clear the limit if the point stayed: its width shrinks as 1/sqrt(n)."""
-    gap = max(ceiling - point, 1e-3)
-    wanted = entities * ((bound - point) / gap) ** 2
-    return max(1, math.ceil(1.1 * wanted) - entities)
 
 
 def _wider(level: float, next_confidence: float, limits: int) -> float:

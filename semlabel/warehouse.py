@@ -34,15 +34,24 @@ LEASE = "warehouse"
 """The lease that whoever opens a project's warehouse holds."""
 
 _REFUSED_RUNS_KEPT = 20
+# Pairs that a prediction is called for: those of an entity's shortlist, and all of an entity that has none yet.
+_WANTED = (
+    "LEFT JOIN shortlists k ON k.text_key = e.text_key ",
+    "WHERE k.text_key IS NULL OR list_contains(k.candidate_text_keys, c.text_key) ",
+)
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Pairs the scope calls for, pairs stored for the active labeler, and up to 50 (entity, candidate) that miss."""
+    """Pairs the scope calls for, pairs stored for the active labeler, and up to 50 (entity, candidate) that miss.
+
+    `not_shortlisted` pairs stand in no shortlist and are not scored for readers; 0 where there are no shortlists.
+    """
 
     expected: int
     stored: int
     missing: list[tuple[str, str]]
+    not_shortlisted: int = 0
 
 
 class Warehouse:
@@ -318,7 +327,10 @@ class Warehouse:
     # What is derived
 
     def predictions_count(self) -> int:
-        """Rows of `predictions`, counted by rounds and not by pairs."""
+        """Rows of `predictions`, counted by rounds and not by pairs where there are no shortlists."""
+        if self.shortlisted():
+            ((shown,),) = self.rows("SELECT count(*) FROM predictions")
+            return int(shown)
         ((count,),) = self.rows(
             """SELECT coalesce(sum(b.candidates), 0) FROM scoped_entities e JOIN scores s ON s.text_key = e.text_key
             JOIN (SELECT b.block_id, count(*) AS candidates FROM blocks b
@@ -330,29 +342,83 @@ class Warehouse:
     def coverage(self, examples: int = 50) -> Coverage:
         """Whether every entity in scope has a margin for every candidate under the active labeler."""
         ((expected,),) = self.rows("SELECT (SELECT count(*) FROM scoped_entities) * (SELECT count(*) FROM catalog)")
-        stored = self.predictions_count()
+        stored, left_out = self.predictions_count(), self.not_shortlisted()
+        shortlists, wanted = _WANTED if self.shortlisted() else ("", "")
         missing: list[tuple[Any, ...]] = []
-        if stored != expected:
+        if stored + left_out != expected:
             missing = self.rows(
-                "SELECT e.entity_id, c.candidate_id FROM scoped_entities e CROSS JOIN catalog c "
-                "ANTI JOIN predictions p ON p.entity_id = e.entity_id AND p.candidate_id = c.candidate_id "
+                f"SELECT e.entity_id, c.candidate_id FROM scoped_entities e CROSS JOIN catalog c {shortlists}"
+                f"ANTI JOIN predictions p ON p.entity_id = e.entity_id AND p.candidate_id = c.candidate_id {wanted}"
                 "ORDER BY ALL LIMIT ?",
                 [examples],
             )
-        return Coverage(int(expected), stored, [(entity, candidate) for entity, candidate in missing])
+        return Coverage(int(expected), stored, [(entity, candidate) for entity, candidate in missing], left_out)
+
+    def shortlisted(self) -> bool:
+        """Whether only shortlisted pairs are predicted."""
+        return bool(self.rows("SELECT 1 FROM active_shortlist"))
+
+    def shortlist(self) -> dict[str, Any] | None:
+        """The rule behind the shortlists: digest (of the rule), size, encoder, encoder_digest; None without any."""
+        rows = self.rows("SELECT rule_digest, size, encoder, encoder_digest FROM active_shortlist")
+        return dict(zip(("digest", "size", "encoder", "encoder_digest"), rows[0], strict=True)) if rows else None
+
+    def shortlist_digest(self, rule_digest: str) -> str:
+        """What the shortlists of a rule and the present catalog are called."""
+        order = "SELECT text_id FROM catalog GROUP BY text_id ORDER BY min(position)"
+        return digest_of([rule_digest, *(text_id for (text_id,) in self.rows(order))])
+
+    def shortlists_are_current(self) -> bool:
+        """Whether there are shortlists and they were made for the present catalog."""
+        rows = self.rows("SELECT digest, rule_digest FROM active_shortlist")
+        return bool(rows) and rows[0][0] == self.shortlist_digest(rows[0][1])
+
+    def not_shortlisted(self) -> int:
+        """Pairs of the scope that current shortlists leave out; an entity without a shortlist leaves none out."""
+        if not self.shortlists_are_current():
+            return 0
+        ((count,),) = self.rows(
+            f"""SELECT (SELECT count(*) FROM scoped_entities SEMI JOIN shortlists USING (text_key))
+                     * (SELECT count(*) FROM catalog)
+                - (SELECT count(*) FROM scoped_entities e JOIN ({schema.shortlisted_pairs("scoped_entities")}) k
+                   USING (text_key) JOIN catalog c ON c.text_key = k.candidate_text_key)"""
+        )
+        return int(count)
+
+    def shortlist_sizes(self, entity_ids: Iterable[str]) -> dict[str, int]:
+        """How many candidates of the catalog are in the shortlists of these entities, as far as they have one."""
+        with self.ids("listed_entities", entity_ids):
+            entities = "(SELECT * FROM entities SEMI JOIN listed_entities ON id = entity_id)"
+            rows = self.rows(
+                f"""SELECT e.entity_id, count(*) FROM {entities} e
+                JOIN ({schema.shortlisted_pairs(entities)}) k USING (text_key)
+                JOIN catalog c ON c.text_key = k.candidate_text_key GROUP BY e.entity_id"""
+            )
+        return dict(rows)
+
+    def predictions_query(self, entities: str) -> str:
+        """The query of the predictions for a relation of entities (entity_id, text_key, truncated)."""
+        return schema.predictions_query(entities, self.shortlisted())
+
+    def renew_views(self, connection: "duckdb.DuckDBPyConnection") -> None:
+        """Make the views as the tables ask for them, inside the caller's transaction."""
+        views = self._views()
+        for view in views:
+            connection.execute(view)
+        connection.execute("UPDATE meta SET views_digest = ?", [digest_of(list(views))])
 
     def predictions_digest(self) -> str:
         """What the predictions depend on: scope, entities, catalog, labeler, and how many pairs are stored."""
         labeler = self.active_labeler()
-        return digest_of(
-            {
-                "scope": self.scope()["digest"],
-                "entities": self.content_digest("entities"),
-                "catalog": self.content_digest("catalog"),
-                "labeler": labeler["labeler_digest"] if labeler else None,
-                "pairs": self.predictions_count(),
-            }
-        )
+        facts = {
+            "scope": self.scope()["digest"],
+            "entities": self.content_digest("entities"),
+            "catalog": self.content_digest("catalog"),
+            "labeler": labeler["labeler_digest"] if labeler else None,
+            "pairs": self.predictions_count(),
+        }
+        shortlist = self.rows("SELECT digest FROM active_shortlist")
+        return digest_of(facts | {"shortlist": shortlist[0][0]} if shortlist else facts)
 
     def content_hash(self, relation: str = "predictions") -> str:
         """The content hash of the predictions, or of another relation with the same columns (see `content_hash`)."""
@@ -380,7 +446,7 @@ class Warehouse:
                 f"{self.path}: schema {version} is older than {known}: run the pipeline once to migrate it"
             )
         if read_only or (
-            version == known and self.rows("SELECT views_digest FROM meta") == [(digest_of(list(schema.VIEWS)),)]
+            version == known and self.rows("SELECT views_digest FROM meta") == [(digest_of(list(self._views())),)]
         ):
             return
         with self.transaction() as connection:
@@ -389,10 +455,11 @@ class Warehouse:
                     connection.execute(statement)
             if version == 0:
                 connection.execute("INSERT INTO meta VALUES (?, ?, ?, '')", [known, uuid4().hex, _now()])
-            views = digest_of(list(schema.VIEWS))
-            for view in schema.VIEWS:
-                connection.execute(view)
-            connection.execute("UPDATE meta SET schema_version = ?, views_digest = ?", [known, views])
+            self.renew_views(connection)
+            connection.execute("UPDATE meta SET schema_version = ?", [known])
+
+    def _views(self) -> tuple[str, ...]:
+        return schema.views(self.shortlisted())
 
 
 def _now() -> datetime:

@@ -33,6 +33,8 @@ _FAULTS: tuple[tuple[str, str], ...] = (
         "rounds hold a margin that is no number",
         "SELECT count(*) FROM scores WHERE NOT list_bool_and(list_transform(margins, lambda m: isfinite(m)))",
     ),
+    ("texts have two shortlists", "SELECT count(*) - count(DISTINCT text_key) FROM shortlists"),
+    ("shortlists are of no text", "SELECT count(*) FROM shortlists ANTI JOIN texts USING (text_key)"),
     (
         "places of blocks have no candidate text",
         "SELECT count(*) FROM blocks ANTI JOIN texts ON texts.text_key = blocks.candidate_text_key",

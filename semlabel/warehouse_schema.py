@@ -91,6 +91,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         FULL JOIN (SELECT DISTINCT entity_id, true AS trained FROM training_pairs) USING (entity_id)
         ORDER BY entity_id""",
     ),
+    (
+        # At most one row: by which rule `shortlists` were made, and for which catalog (see `shortlist_store`).
+        """CREATE TABLE active_shortlist (
+            digest VARCHAR NOT NULL, rule_digest VARCHAR NOT NULL, size BIGINT NOT NULL, encoder VARCHAR NOT NULL,
+            encoder_digest VARCHAR NOT NULL)""",
+        # The candidates that an entity text is scored for; empty where every pair is.
+        "CREATE TABLE shortlists (text_key INTEGER NOT NULL, candidate_text_keys INTEGER[] NOT NULL)",
+    ),
 )
 
 # Views are derived: a writer that opens a warehouse with other ones makes them anew.
@@ -104,15 +112,32 @@ ONLINE_ENTITIES = """CREATE OR REPLACE VIEW online_entities AS
 SELECT entity_id FROM entities JOIN online_texts USING (entity_id, text_id) WHERE state <> 'overtaken'"""
 
 
-def predictions_query(entities: str) -> str:
+def shortlisted_pairs(entities: str) -> str:
+    """The pairs (text_key, candidate_text_key) that stand in the shortlists of a relation of entities."""
+    return (
+        "SELECT text_key, unnest(candidate_text_keys) AS candidate_text_key FROM shortlists "
+        f"SEMI JOIN {entities} shortlisted USING (text_key)"
+    )
+
+
+def predictions_query(entities: str, shortlisted: bool = False) -> str:
     """The query of the predictions for a relation of entities (entity_id, text_key, truncated).
+
+    With `shortlisted` only pairs of the shortlists are predicted, whatever else has a margin.
 
     Scores are cut down to one scorer and to these entities before the unnest, because filters do not pass it; the
     candidates of a block are unnested beside its margins, which spares a join of every pair with `blocks`.
     """
+    own = "e.text_key, " if shortlisted else ""
+    kept = (
+        f""" SEMI JOIN ({shortlisted_pairs(entities)}) k
+ON k.text_key = p.text_key AND k.candidate_text_key = p.candidate_text_key"""
+        if shortlisted
+        else ""
+    )
     return f"""WITH active AS (SELECT * FROM labelers SEMI JOIN active_labeler USING (labeler_digest)),
 pairs AS (
-    SELECT e.entity_id, e.truncated, s.run_id, s.scored_at, unnest(b.candidate_text_keys) AS candidate_text_key,
+    SELECT {own}e.entity_id, e.truncated, s.run_id, s.scored_at, unnest(b.candidate_text_keys) AS candidate_text_key,
            unnest(s.margins) AS margin
     FROM (SELECT * FROM scores WHERE scorer_key = (SELECT scorer_key FROM active)) s
     JOIN (SELECT block_id, list(candidate_text_key ORDER BY position) AS candidate_text_keys
@@ -122,11 +147,16 @@ SELECT p.entity_id, c.candidate_id, p.margin,
        1 / (1 + exp(-(a.platt_a * CAST(p.margin AS DOUBLE) + a.platt_b))) AS probability,
        {decision_sql("p.margin", "a.threshold")} AS label, a.threshold, a.labeler_digest, p.scored_at, p.run_id,
        c.certified, p.truncated
-FROM pairs p JOIN catalog c ON c.text_key = p.candidate_text_key CROSS JOIN active a"""
+FROM pairs p JOIN catalog c ON c.text_key = p.candidate_text_key CROSS JOIN active a{kept}"""
 
 
-VIEWS = (
-    SCOPED_ENTITIES,
-    ONLINE_ENTITIES,
-    f"CREATE OR REPLACE VIEW predictions AS {predictions_query('scoped_entities')}",
-)
+def views(shortlisted: bool = False) -> tuple[str, ...]:
+    """The views of a warehouse, with or without shortlists."""
+    return (
+        SCOPED_ENTITIES,
+        ONLINE_ENTITIES,
+        f"CREATE OR REPLACE VIEW predictions AS {predictions_query('scoped_entities', shortlisted)}",
+    )
+
+
+VIEWS = views()

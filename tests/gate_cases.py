@@ -79,6 +79,15 @@ def data_drift(shifts=(), measures=({"name": "text length", "share": 6.8, "entit
     return gates.data_drift(shifts, measures, nights, 0.02)
 
 
+CLAIM = {"of": "reference YES", "kept": 294, "total": 300, "entities": 60, "recall": 0.98, "bound": 0.96}
+CLAIM |= {"shown": True, "more_entities": 1}
+
+
+def shortlist(*claims, **change):
+    found = claims or (CLAIM, CLAIM | {"of": "YES of the labeler"})
+    return gates.shortlist_recall(found, **({"size": 200, "min_recall": 0.95, "confidence": 0.95} | change))
+
+
 def endpoint(name="offline", digest="abc", reachable=True):
     return {"name": name, "digest": digest, "reachable": reachable}
 
@@ -96,6 +105,7 @@ PASSING = {
     "held_out_errors": lambda: gates.held_out_errors(SHOWN),
     "predictions_contract": lambda: gates.predictions_contract([], 1000),
     "coverage_is_complete": lambda: gates.coverage_is_complete(1000, 990, [], 10),
+    "shortlist_recall": lambda: shortlist(),
     "volume_change": lambda: volume(),
     "one_labeler_everywhere": lambda: gates.one_labeler_everywhere("abc", [endpoint()]),
     "label_rate_drift": lambda: label_drift(),
@@ -149,6 +159,10 @@ FAILING = {
         lambda: gates.coverage_is_complete(1000, 999, [("e1", "c1")], 0),
         lambda: gates.coverage_is_complete(1000, 1001),
     ],
+    "shortlist_recall": [
+        lambda: shortlist(CLAIM | {"kept": 150, "recall": 0.5, "bound": 0.41, "more_entities": 4000}, CLAIM),
+        lambda: shortlist(CLAIM, CLAIM | {"recall": float("nan"), "bound": float("nan")}),
+    ],
     "volume_change": [
         lambda: volume(removed_fraction=0.06),
         lambda: volume(candidate_flips=[{"candidate_id": "c1", "yes_either": 30, "flipped": 16}]),
@@ -181,6 +195,7 @@ EMPTY = {
     "held_out_errors": lambda: gates.held_out_errors({}),
     "predictions_contract": lambda: gates.predictions_contract([], 0),
     "coverage_is_complete": lambda: gates.coverage_is_complete(0, 0),
+    "shortlist_recall": lambda: gates.shortlist_recall([], 200, 0.95, 0.95),
     "volume_change": lambda: volume(previous_rows=0, rows=0, removed_fraction=0.0),
     "one_labeler_everywhere": lambda: gates.one_labeler_everywhere("abc", []),
     "label_rate_drift": lambda: label_drift(rows=0, nights=0),
@@ -207,6 +222,7 @@ NOT_ENOUGH = {
     "snapshot_matches_warehouse": lambda: gates.snapshot_matches_warehouse("h", "h", 0, 0),
     # These two can always tell; whatever said so all the same must block.
     "answers_are_single_tokens": lambda: _undecided("answers_are_single_tokens"),
+    "shortlist_recall": lambda: shortlist(CLAIM, CLAIM | {"bound": 0.93, "more_entities": 40}),
     "volume_change": lambda: _undecided("volume_change"),
 }
 

@@ -71,6 +71,17 @@ def test_entities_limit_zero_means_all_of_them():
     assert limited.pairs_to_score == 600
 
 
+def test_with_shortlists_only_what_gates_judge_is_scored_in_full():
+    listed = settings(shortlist={"size": 20}, scoring={"entities": "all"})
+    first = work_of(estimate(listed, SIZES, LENGTHS, None, None))
+    assert first["score held-out entities"].pairs == 150 * 200
+    assert (first["score predictions"].pairs, first["score predictions"].tokens) == (17_000, 850 * 100 + 17_000 * 10)
+    night = estimate(listed, SIZES, LENGTHS, None, None, training=False)
+    assert night.pairs_to_score == 150 * 200 + 850 * 20
+    longer = settings(shortlist={"size": 500}, scoring={"entities": "all"})
+    assert estimate(longer, SIZES, LENGTHS, None, None, training=False).pairs_to_score == 1000 * 200
+
+
 def test_a_warm_night_is_estimated_as_nothing():
     night = estimate(settings(), SIZES, LENGTHS, 10, SPEED, training=False, stored_pairs=150 * 200)
     assert (night.pairs_to_score, night.seconds) == (0, 0.0)

@@ -24,6 +24,7 @@ MANIFEST = {
     "tokenizer_digest": "tokenizer",
     "prompt": {"digest": "prompt"},
     "training": {"pairs_digest": "pairs"},
+    "shortlist": {"size": 200},
 }
 OTHER = {
     "digest": "another labeler",
@@ -31,6 +32,7 @@ OTHER = {
     "tokenizer_digest": "another tokenizer",
     "prompt": {"digest": "another prompt"},
     "training": {"pairs_digest": "other pairs"},
+    "shortlist": {"size": 300},
 }
 TABLES = {"catalog": "catalog 1", "entities": "entities 1"}
 BLOCKING = {gate for gate in GATES if GATES[gate].severity == "ERROR" and GATES[gate].asset != "published_predictions"}
@@ -144,8 +146,17 @@ def test_only_a_pass_of_this_subject_by_this_rule_and_these_limits_lets_anything
 
 
 def test_the_gates_that_block_are_those_of_the_registry_and_each_is_checked():
-    assert set(ERROR_GATES_BEFORE_PUBLICATION) == BLOCKING and set(CHECKS) == set(GATES)
+    assert set(ERROR_GATES_BEFORE_PUBLICATION) == BLOCKING - {"shortlist_recall"} and set(CHECKS) == set(GATES)
     assert set(GATES) - BLOCKING == {"label_rate_drift", "data_drift", "snapshot_matches_warehouse"}
+
+
+def test_the_recall_of_shortlists_is_not_asked_for_where_there_are_none(books):
+    plain = {name: value for name, value in MANIFEST.items() if name != "shortlist"}
+    books.forget("shortlist_recall")
+    try:
+        assert books.blocked(manifest=plain) == set() and books.blocked() == {"shortlist_recall"}
+    finally:
+        books.enter("shortlist_recall", result_of("shortlist_recall", "pass"))
 
 
 def test_with_another_labeler_only_the_entities_verdict_still_stands(books):

@@ -12,6 +12,7 @@ from semlabel.digests import digest_of
 from semlabel.errors import GateBlocked, LabelerError
 from semlabel.gates import GATES, GateResult
 from tests.gate_cases import (
+    CLAIM,
     EMPTY,
     FAILING,
     MOVED,
@@ -24,6 +25,7 @@ from tests.gate_cases import (
     pairs,
     parity,
     quality,
+    shortlist,
     splits,
     volume,
 )
@@ -130,7 +132,7 @@ def test_evidence_is_plain_json_and_fits_a_page():
 def test_every_registered_gate_is_a_function_and_is_required_before_publication():
     assert all(callable(getattr(gates, name)) for name in GATES)
     not_required = set(GATES) - set(gates.ERROR_GATES_BEFORE_PUBLICATION)
-    assert not_required == {"label_rate_drift", "data_drift", "snapshot_matches_warehouse"}
+    assert not_required == {"label_rate_drift", "data_drift", "snapshot_matches_warehouse", "shortlist_recall"}
 
 
 def test_a_labeler_that_is_new_is_told_by_its_churn_and_not_as_drift():
@@ -170,6 +172,25 @@ def test_a_verdict_counts_only_for_the_content_it_judged():
         "answers_are_single_tokens",
         "split_tokens_match",
     }
+
+
+def test_a_labeler_proven_with_shortlists_is_not_published_without_their_recall():
+    required = gates.required_subjects(MANIFEST | {"shortlist": {"size": 200}}, DIGESTS)
+    assert required == gates.required_subjects(MANIFEST, DIGESTS) | {"shortlist_recall": "pred"}
+
+
+def test_one_claim_below_the_limit_is_enough_and_its_bound_is_what_is_compared():
+    lost = shortlist(CLAIM, CLAIM | {"of": "YES of the labeler", "kept": 240, "recall": 0.8, "bound": 0.75})
+    assert (lost.verdict, lost.value, lost.limit) == ("fail", 0.75, 0.95)
+    assert lost.sentence == (
+        "Only 98.0% (at least 96.0%) of 300 reference YES and 80.0% (at least 75.0%) of 300 YES of the labeler "
+        "stand in the shortlists of 200 with 95% confidence (limit 95.0%): "
+        "raise [shortlist] size, or name a better encoder."
+    )
+    nobody = shortlist(
+        CLAIM, CLAIM | {"of": "YES of the labeler", "kept": 0, "total": 0, "recall": None, "bound": None}
+    )
+    assert nobody.verdict == "not_enough_data" and "no YES of the labeler on held-out entities" in nobody.sentence
 
 
 def test_missing_identities_are_refused():

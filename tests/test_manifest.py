@@ -218,6 +218,21 @@ def test_another_rule_is_another_labeler_of_the_same_scorer(directory, field):
     assert first.scorer_digest == second.scorer_digest
 
 
+def test_a_labeler_without_a_shortlist_is_the_one_it_was_before_there_were_any(directory):
+    plain = manifest_of(directory)
+    assert "shortlist" not in json.loads(plain.to_json()) and plain == manifest_of(directory, shortlist=None)
+    facts = plain.model_dump(mode="json", exclude={"digest", "manifest_digest", "created_at", "evidence"})
+    assert plain.digest == digest_of({name: facts[name] for name in facts if name not in ("known_pairs", "training")})
+    shortlist = {"size": 200, "encoder": "tfidf", "encoder_digest": "a" * 64, "digest": "b" * 64}
+    listed = manifest_of(directory, shortlist=shortlist)
+    assert listed.digest != plain.digest and listed.scorer_digest == plain.scorer_digest
+    (directory / MANIFEST_FILE).write_text(listed.to_json())
+    assert verify(directory) == listed
+    edit(directory, shortlist=shortlist | {"size": 300})
+    with pytest.raises(LabelerError, match="labeler digest"):
+        read_manifest(directory)
+
+
 @pytest.mark.parametrize("field", ["training", "evidence", "known_pairs", "created_at"])
 def test_when_and_how_it_was_made_is_no_part_of_a_labelers_identity(directory, field):
     changed = {"training": {}, "evidence": {}, "known_pairs": (), "created_at": "2027-01-01T00:00:00+00:00"}[field]

@@ -198,6 +198,20 @@ def test_a_file_extends_another_table_by_table(tmp_path):
     assert settings.paths.state == tmp_path / "jobs" / "run"
 
 
+def test_an_encoder_is_a_folder_of_the_file_that_names_it_or_a_name(tmp_path):
+    (tmp_path / "tfidf").mkdir()
+    (tmp_path / "here").mkdir()
+    for given, meant in (
+        ("tfidf", "tfidf"),
+        ("./tfidf", str(tmp_path / "tfidf")),
+        ("here", str(tmp_path / "here")),
+        ("somebody/encoder", "somebody/encoder"),
+    ):
+        path = write(tmp_path, MINIMAL + f'[shortlist]\nsize = 5\nencoder = "{given}"\n')
+        assert load_settings(path).shortlist.encoder == meant
+    assert load_settings(write(tmp_path)).shortlist.size == 0
+
+
 def test_a_circle_of_extends_is_refused(tmp_path):
     write(tmp_path, 'extends = "b.toml"', "a.toml")
     write(tmp_path, 'extends = "a.toml"', "b.toml")

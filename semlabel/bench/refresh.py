@@ -28,7 +28,7 @@ import psutil
 
 from semlabel import refresh
 from semlabel.compaction import compact, footprint
-from semlabel.gates.registry import GATES
+from semlabel.gates.registry import ALWAYS
 from semlabel.operations import Operations
 from semlabel.publish import publish
 from semlabel.retention import purge
@@ -184,7 +184,7 @@ def _nothing_changed(world: World, warehouse: Warehouse) -> dict[str, Any]:
     with measured() as found:
         plan = refresh.plan(warehouse, "scorer", None, world.candidates)
         subject = warehouse.predictions_digest()
-        verdicts = [world.operations.latest_gate(gate, subject) for gate in GATES]
+        verdicts = [world.operations.latest_gate(gate, subject) for gate in ALWAYS]
         covered = not warehouse.coverage().missing
     return _cell(world, "no-op plan", found, planned_pairs=plan.pairs, gates=len(verdicts), covered=covered)
 

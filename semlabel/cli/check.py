@@ -48,6 +48,10 @@ def check(
     code = find_workspace(settings, workspace)
     inventory = Inventory.read(settings)
     training = promoted_path(settings.paths.labelers) is None
+    if settings.shortlist.size and Path(settings.shortlist.encoder).is_absolute():
+        from semlabel.shortlist_encoders import rule_of
+
+        rule_of(settings)
     if training:
         refuse_missing_base(settings)
         _refuse_unfit(settings)
@@ -58,6 +62,9 @@ def check(
     )
     past = None if training else past_error_of(settings, result)
     document = _document(settings, code, inventory, training, result, past)
+    shortlists = inventory.shortlists(entities_limit)
+    if shortlists is not None:
+        document["shortlists"] = shortlists
     if json:
         show_json(document)
     else:
@@ -153,6 +160,7 @@ def _text(document: dict[str, Any], inventory: "Inventory", result: "Estimate") 
         f"Model:   {model['base']} ({there})",
         f"Disk:    {size(document['disk_free_bytes'])} free; state in {document['state']}",
         f"Splits:  {sizes.train:,} entities train, {sizes.held_out:,} are held out; {sizes.candidates:,} candidates",
+        *([_shortlists(document["shortlists"])] if "shortlists" in document else []),
         f"Would run: {document['job']}",
     ]
     if document["teacher"] and inventory.teacher:
@@ -166,6 +174,14 @@ def _text(document: dict[str, Any], inventory: "Inventory", result: "Estimate") 
     if advice:
         lines += ["", "Look at:", *[f"  - {line}" for line in advice]]
     return "\n".join([*lines, "", result.sentence()])
+
+
+def _shortlists(found: dict[str, Any]) -> str:
+    return (
+        f"Shortlists: {found['size']:,} candidates an entity ({found['encoder']}): of {found['pairs']:,} pairs "
+        f"{found['predicted']:,} are predicted, {found['not_shortlisted']:,} count as NO; "
+        f"{found['scored_to_judge']:,} of these are scored to judge by"
+    )
 
 
 def _seconds(seconds: float | None) -> str:

@@ -22,6 +22,7 @@ from semlabel.estimate import (
     lengths_of,
     linear_parameters,
     measure_speed,
+    scope_of,
     sizes_of,
 )
 from semlabel.splits import TRAIN
@@ -47,6 +48,22 @@ WITH mine AS (SELECT text_key, block_id FROM scores
                WHERE texts.text_id IN (SELECT text_id FROM wanted_candidates) GROUP BY block_id)
 SELECT coalesce(sum(sizes.pairs), 0) FROM wanted_entities JOIN texts USING (text_id) JOIN mine USING (text_key)
 JOIN sizes USING (block_id)"""
+
+# The same where only what stands in shortlists is wanted, and every pair of the entities that gates judge.
+_STORED_LISTED = f"""
+WITH judged AS (SELECT text_key FROM entities SEMI JOIN reference_labels USING (entity_id)
+                WHERE split IN {_HELD_OUT}),
+     pairs AS (SELECT s.text_key, unnest(b.keys) AS candidate_text_key
+               FROM (SELECT text_key, block_id FROM scores
+                     WHERE scorer_key IN (SELECT scorer_key FROM scorers WHERE scorer_digest = ?)) s
+               JOIN (SELECT block_id, list(candidate_text_key) AS keys FROM blocks GROUP BY block_id) b
+               USING (block_id)),
+     lists AS (SELECT text_key, unnest(candidate_text_keys) AS candidate_text_key FROM shortlists),
+     wanted AS (SELECT * FROM pairs SEMI JOIN judged USING (text_key) UNION
+                SELECT * FROM pairs SEMI JOIN lists USING (text_key, candidate_text_key)),
+     present AS (SELECT text_key AS candidate_text_key, text_id FROM texts SEMI JOIN wanted_candidates USING (text_id))
+SELECT count(*) FROM wanted_entities JOIN texts USING (text_id) JOIN wanted USING (text_key)
+SEMI JOIN present USING (candidate_text_key)"""
 
 
 @dataclass(frozen=True)
@@ -124,10 +141,30 @@ class Inventory:
         if promoted is None or not path.exists():
             return 0
         held_out_only = self.settings.scoring.entities == "held_out" and entities_limit is None
-        return _stored_pairs(path, read_manifest(promoted).scorer_digest, self.entities.frame, held_out_only)
+        listed = self.settings.shortlist.size > 0
+        return _stored_pairs(path, read_manifest(promoted).scorer_digest, self.entities.frame, held_out_only, listed)
+
+    def shortlists(self, entities_limit: int | None = None) -> dict[str, Any] | None:
+        """How many pairs of the scope shortlists leave out, and how many of them are scored for the gates all the same.
+
+        None where every pair is predicted.
+        """
+        size, candidates = min(self.settings.shortlist.size, self.sizes.candidates), self.sizes.candidates
+        if not size:
+            return None
+        scope = scope_of(self.settings, self.sizes, entities_limit)
+        judged = min(self.sizes.held_out, scope)
+        return {
+            "size": size,
+            "encoder": self.settings.shortlist.encoder,
+            "pairs": scope * candidates,
+            "predicted": scope * size,
+            "not_shortlisted": scope * (candidates - size),
+            "scored_to_judge": judged * (candidates - size),
+        }
 
 
-def _stored_pairs(path: Path, scorer: str, entities: Any, held_out_only: bool) -> int:
+def _stored_pairs(path: Path, scorer: str, entities: Any, held_out_only: bool, listed: bool = False) -> int:
     import duckdb
     import pyarrow as pa
 
@@ -144,7 +181,9 @@ def _stored_pairs(path: Path, scorer: str, entities: Any, held_out_only: bool) -
             wanted = _identities(entities["text"])
         connection.register("wanted_entities", pa.table({"text_id": pa.array(wanted, pa.string())}))
         connection.execute("CREATE TEMP TABLE wanted_candidates AS SELECT DISTINCT text_id FROM catalog")
-        found = connection.execute(_STORED, [scorer]).fetchone()
+        # A warehouse of before there were shortlists gets their tables when a run opens it.
+        known = connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'shortlists'").fetchone()
+        found = connection.execute(_STORED_LISTED if listed and known else _STORED, [scorer]).fetchone()
     return int(found[0]) if found else 0
 
 

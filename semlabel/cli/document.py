@@ -129,6 +129,8 @@ def _publication(settings: "Settings") -> dict[str, Any]:
 
     found = current_publication(settings.paths.published)
     document = {name: (found or {}).get(name) for name in PUBLICATION_FIELDS}
+    if found is not None and "shortlist" in found:
+        document["shortlist"] = found["shortlist"]
     if found is None:
         return document | {"checked_at": None, "stale": None}
     document["path"] = str(document["path"])

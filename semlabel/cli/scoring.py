@@ -48,7 +48,8 @@ def score(
     """Score one entity's text against candidate texts; prints JSON.
 
     The output is a list with item, margin, probability and label for every candidate, in the order given. Probability
-    and label are null for a labeler that has no calibration or no threshold.
+    and label are null for a labeler that has no calibration or no threshold; label also for one that decides with
+    shortlists.
 
     \b
     Example:
@@ -83,11 +84,13 @@ def label(
     Example:
       semlabel label --labeler run/labelers/current --entities new.csv --catalog catalog.csv --out labels.parquet
     """
+    from semlabel.manifest import read_manifest
     from semlabel.sources import read_catalog, read_entities
 
     settings = _file_settings(entities, catalog, config)
     people, candidates = read_entities(settings), read_catalog(settings)
     refused = _report_refused(people, candidates)
+    read_manifest(labeler).refuse_without_shortlist()
     loaded = _load(labeler, device, method)
     problems = loaded.prompt.item_problems(list(candidates.frame["text"]))
     fits = [problem is None for problem in problems]
@@ -122,7 +125,8 @@ def _scored(labeler: "Labeler", text: str, items: list[str]) -> list[dict[str, A
     margins = labeler.score(text, items)
     calibrated = labeler.manifest.calibration is not None
     probabilities = labeler.probabilities(margins).tolist() if calibrated else [None] * len(items)
-    labels = decide(margins, labeler.threshold).tolist() if labeler.threshold is not None else [None] * len(items)
+    decides = labeler.threshold is not None and labeler.manifest.shortlist is None
+    labels = decide(margins, labeler.threshold).tolist() if decides else [None] * len(items)
     return [
         {"item": item, "margin": float(margin), "probability": probability, "label": decided}
         for item, margin, probability, decided in zip(items, margins, probabilities, labels, strict=True)

@@ -124,6 +124,9 @@ def publication_text(document: Mapping[str, Any], settings: "Settings") -> str:
         when = age(publication["published_at"])
         stale = ", STALE" if publication["stale"] else ""
         lines.append(f"Published: {number(publication['rows'])} rows, version {publication['version']}, {when}{stale}")
+        if "shortlist" in publication:
+            left_out, size = publication["shortlist"]["not_shortlisted"], publication["shortlist"]["size"]
+            lines.append(f"{number(left_out)} more pairs are outside the shortlists of {number(size)} and count as NO.")
         lines += [*_left_behind(publication, document["run"]), *_snippet(settings.paths.published / "current")]
     else:
         lines.append("Published: nothing yet.")

@@ -31,9 +31,12 @@ def build_mis_processor(
     """A processor of datasets with one row per entity: `entity_id`, `text`, and candidates unless a catalog is shared.
 
     `preprocess` makes such rows of one's own, `postprocess` one's own of the results. Raises DistributedError without
-    Ray, LabelerError for a labeler directory that is none; what fails in an actor ends the job.
+    Ray, LabelerError for a labeler directory that is none or that decides with shortlists; what fails in an actor ends
+    the job.
     """
     require_ray()
+    if config.manifest is not None:
+        config.manifest.refuse_without_shortlist()
     decision = Decision.of(config.manifest)
     unpack = unpack_pairs if config.output == "pairs" else unpack_entities
     arguments = {"decision": decision, "raise_errors": config.on_error == "raise"}

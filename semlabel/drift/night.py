@@ -185,11 +185,20 @@ def write_references(warehouse: "Warehouse", staged: Path) -> None:
 
 def _agreement(warehouse: "Warehouse", entities: str) -> dict[str, Sums]:
     found = {}
+    # Where there are shortlists a pair that none holds is NO: left out, it would only be missing from the count.
+    predicted = "SELECT entity_id, candidate_id, label FROM predictions"
+    if warehouse.shortlisted():
+        predicted = (
+            "SELECT e.entity_id, c.candidate_id, coalesce(p.label, false) AS label "
+            "FROM (SELECT entity_id FROM scoped_entities SEMI JOIN reference_labels USING (entity_id)) e "
+            "CROSS JOIN catalog c LEFT JOIN predictions p ON p.entity_id = e.entity_id "
+            "AND p.candidate_id = c.candidate_id"
+        )
     for answer in (True, False):
         sums = _sums(
             warehouse,
             f"""SELECT count(*) FILTER (WHERE p.label = r.label) AS hits, count(*) AS total FROM reference_labels r
-                JOIN predictions p USING (entity_id, candidate_id)
+                JOIN ({predicted}) p USING (entity_id, candidate_id)
                 WHERE r.label = {str(answer).lower()} AND NOT {_PICKED} AND r.entity_id IN ({entities})
                 GROUP BY r.entity_id""",
         )

@@ -14,13 +14,15 @@ from semlabel.gates.predictions import (
     volume_change,
 )
 from semlabel.gates.prompt import answers_are_single_tokens, split_tokens_match
-from semlabel.gates.registry import ERROR_GATES_BEFORE_PUBLICATION, GATES, Gate, cannot_compute
+from semlabel.gates.registry import ALWAYS, ERROR_GATES_BEFORE_PUBLICATION, GATES, Gate, cannot_compute
 from semlabel.gates.result import MAX_EVIDENCE_ROWS, GateResult, Severity, Verdict
+from semlabel.gates.shortlist import shortlist_recall
 from semlabel.gates.subjects import blocking_verdicts, catalog_subject, required_subjects
 from semlabel.gates.tables import catalog_contract, entities_contract, pairs_contract, splits_do_not_leak
 from semlabel.gates.threshold import held_out_errors
 
 __all__ = [
+    "ALWAYS",
     "ERROR_GATES_BEFORE_PUBLICATION",
     "GATES",
     "MAX_EVIDENCE_ROWS",
@@ -45,6 +47,7 @@ __all__ = [
     "pairs_contract",
     "predictions_contract",
     "required_subjects",
+    "shortlist_recall",
     "snapshot_matches_warehouse",
     "split_tokens_match",
     "splits_do_not_leak",

@@ -25,30 +25,32 @@ def predictions_contract(violations: Sequence[Mapping[str, Any]], rows: int) -> 
 
 
 def coverage_is_complete(
-    expected: int, stored: int, missing_examples: Sequence[Any] = (), refused: int = 0
+    expected: int, stored: int, missing_examples: Sequence[Any] = (), refused: int = 0, not_shortlisted: int = 0
 ) -> GateResult:
-    """Passes when the `expected` pairs of the scope are all `stored`, or `refused` with a reason."""
+    """Passes when the `expected` pairs of the scope are all `stored`, `refused` with a reason or `not_shortlisted`."""
     gate = "coverage_is_complete"
-    missing = expected - stored - refused
+    missing = expected - stored - refused - not_shortlisted
     evidence = {
         "expected": expected,
         "stored": stored,
         "refused": refused,
         "missing": missing,
         "missing_examples": list(missing_examples),
-    }
+    } | ({"not_shortlisted": not_shortlisted} if not_shortlisted else {})
     share = (expected - missing) / expected if expected > 0 else None
     if missing > 0 or (missing_examples and expected > 0):
         lost = max(missing, len(missing_examples))
         sentence = f"{lost} of {expected} pairs have no prediction: run the scoring again, it goes on from there."
         return decide(gate, "fail", sentence, share, 1, evidence)
     if missing < 0:
-        sentence = f"{stored + refused} pairs are stored or refused but {expected} were expected: rebuild predictions."
+        accounted = expected - missing
+        sentence = f"{accounted} pairs are stored or refused but {expected} were expected: rebuild predictions."
         return decide(gate, "fail", sentence, share, 1, evidence)
     if expected <= 0 or stored <= 0:
         sentence = "No pair was scored: give the scope at least one entity and one candidate that are not refused."
         return decide(gate, "not_enough_data", sentence, share, 1, evidence)
     told = f" ({refused} refused with a reason)" if refused else ""
+    told += f" ({not_shortlisted} outside the shortlists)" if not_shortlisted else ""
     return decide(gate, "pass", f"All {expected} pairs are accounted for{told}.", share, 1, evidence)
 
 

@@ -12,13 +12,17 @@ from semlabel.gates.result import GateResult, Severity, Verdict
 
 @dataclass(frozen=True)
 class Gate:
-    """One gate: `asset` is the table or step it guards, `code_version` identifies the rule that decides."""
+    """One gate: `asset` is the table or step it guards, `code_version` identifies the rule that decides.
+
+    An `optional` gate is asked, and required, only where a project has what it is about.
+    """
 
     name: str
     asset: str
     severity: Severity
     description: str
     code_version: str = "1"
+    optional: bool = False
 
 
 def _table(*gates: Gate) -> dict[str, Gate]:
@@ -85,6 +89,13 @@ GATES: dict[str, Gate] = _table(
         "Every pair of the scope has a prediction or a refusal with its reason.",
     ),
     Gate(
+        "shortlist_recall",
+        "predictions",
+        "ERROR",
+        "Where only a shortlist of the catalog is scored, what is YES is in it, with confidence.",
+        optional=True,
+    ),
+    Gate(
         "volume_change",
         "predictions",
         "ERROR",
@@ -117,10 +128,16 @@ GATES: dict[str, Gate] = _table(
     ),
 )
 
+ALWAYS: tuple[str, ...] = tuple(gate.name for gate in GATES.values() if not gate.optional)
+"""The gates that every project has."""
+
 ERROR_GATES_BEFORE_PUBLICATION: tuple[str, ...] = tuple(
-    gate.name for gate in GATES.values() if gate.severity == "ERROR" and gate.asset != "published_predictions"
+    name for name in ALWAYS if GATES[name].severity == "ERROR" and GATES[name].asset != "published_predictions"
 )
 """Gates that must have passed before anything is published; the snapshot's own gate runs while publishing."""
+
+SHORTLIST = "shortlist_recall"
+"""The gate that a labeler needs as well when it was proven with a shortlist."""
 
 
 def decide(

@@ -9,7 +9,7 @@ from typing import Any
 
 from semlabel.digests import digest_of
 from semlabel.errors import GateBlocked, LabelerError
-from semlabel.gates.registry import ERROR_GATES_BEFORE_PUBLICATION, GATES
+from semlabel.gates.registry import ERROR_GATES_BEFORE_PUBLICATION, GATES, SHORTLIST
 
 
 def catalog_subject(catalog_digest: str, prompt_digest: str, tokenizer_digest: str) -> str:
@@ -37,7 +37,8 @@ def required_subjects(manifest: Mapping[str, Any], digests: Mapping[str, str | N
         "threshold": _identity(manifest, "digest"),
         "predictions": str(digests["predictions"]),
     }
-    return {name: by_asset[GATES[name].asset] for name in ERROR_GATES_BEFORE_PUBLICATION}
+    optional = (SHORTLIST,) if manifest.get("shortlist") else ()
+    return {name: by_asset[GATES[name].asset] for name in (*ERROR_GATES_BEFORE_PUBLICATION, *optional)}
 
 
 def blocking_verdicts(

@@ -7,8 +7,8 @@ names is shown at the end: nothing that was said is left out.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from semlabel.gates.registry import GATES
-from semlabel.html_report.markup import Html, entity, figure, link, outside, paragraph, section, table, tag
+from semlabel.gates.registry import ALWAYS, GATES
+from semlabel.html_report.markup import Html, entity, figure, joined, link, outside, paragraph, section, table, tag
 
 if TYPE_CHECKING:
     from semlabel.manifest import Manifest
@@ -19,7 +19,16 @@ STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Prompt", ("answers_are_single_tokens", "split_tokens_match")),
     ("Training", ("held_out_quality",)),
     ("Readout", ("held_out_errors",)),
-    ("Inference", ("mis_matches_single_item", "order_invariance", "predictions_contract", "coverage_is_complete")),
+    (
+        "Inference",
+        (
+            "mis_matches_single_item",
+            "order_invariance",
+            "predictions_contract",
+            "coverage_is_complete",
+            "shortlist_recall",
+        ),
+    ),
     ("Integration", ("one_labeler_everywhere",)),
     ("Publication", ("volume_change", "label_rate_drift", "data_drift", "snapshot_matches_warehouse")),
 )
@@ -52,15 +61,21 @@ def run_section(run: Mapping[str, Any], labeler: "Manifest | None", trouble: str
             ("base model", outside(labeler.base_model)),
             ("threshold", _threshold(labeler)),
         ]
+        if labeler.shortlist is not None:
+            lists = labeler.shortlist
+            facts.append(("shortlists", joined([f"{lists.size} candidates an entity, by ", outside(lists.encoder)])))
     return section("The run", table(["", ""], facts))
 
 
 def gates_section(rows: Sequence[Mapping[str, Any]], settings: "Settings") -> Html:
     """Every stage with its gates: verdict, value, limit, sentence; for what did not pass also the rows behind it."""
     newest = {str(row["gate"]): row for row in rows}
+    stages = tuple(
+        (stage, tuple(gate for gate in gates if gate in ALWAYS or gate in newest)) for stage, gates in STAGES
+    )
     named = {gate for _, gates in STAGES for gate in gates}
-    others = tuple(gate for gate in dict.fromkeys([*GATES, *newest]) if gate not in named)
-    stages = (*STAGES, ("Other gates", others)) if others else STAGES
+    others = tuple(gate for gate in dict.fromkeys([*ALWAYS, *newest]) if gate not in named)
+    stages = (*stages, ("Other gates", others)) if others else stages
     red = [row for row in newest.values() if row["verdict"] != "pass"]
     asked = f"{len(newest)} gates were asked in this run, {len(red)} did not pass."
     parts = [paragraph(asked if rows else "No gate was asked in this run: it ended before the first one.")]

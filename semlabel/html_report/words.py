@@ -3,6 +3,7 @@
 REASONS = {
     "added": "the pair is new",
     "removed": "the pair is gone",
+    "shortlist": "the entity's shortlist changed",
     "scorer": "another labeler computed the margin",
     "threshold": "the threshold moved",
     "entity_text": "the entity's text was edited",

@@ -10,7 +10,7 @@ from typing import Any
 
 from semlabel.calibration import Platt
 from semlabel.decision import decide
-from semlabel.errors import PromptError
+from semlabel.errors import LabelerError, PromptError
 from semlabel.serving.engine_client import EngineClient
 from semlabel.serving.faults import Fault, Kind, invalid
 from semlabel.serving.label_request import Candidate, LabelRequest
@@ -75,6 +75,10 @@ class Answers:
     async def label(self, request: LabelRequest, labeler_digest: str, seconds: float) -> LabelAnswer:
         """Labels of one entity's text. Raises Fault."""
         served = self.engine.needed(labeler_digest)
+        try:
+            served.labeler.manifest.refuse_without_shortlist()
+        except LabelerError as error:
+            raise Fault(Kind.CONFLICT, str(error)) from None
         updates = self._updates
         if request.persist:
             if updates is None:
