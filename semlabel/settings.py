@@ -4,17 +4,13 @@ Knows nothing of how settings are used. A wrong setting is one line that names t
 valid. Numbers that are counts are whole numbers; shares lie between 0 and 1; margins are in logits.
 """
 
-import re
-import typing
 import zoneinfo
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     PrivateAttr,
     ValidationError,
@@ -25,18 +21,21 @@ from pydantic import (
 
 from semlabel.errors import SettingsError
 from semlabel.paths import Paths
+from semlabel.settings_alerts import Alerts
 from semlabel.settings_file import environment_overrides, merge, read_merged
+from semlabel.settings_section import (
+    Count,
+    InnerShare,
+    NonEmpty,
+    NotNegative,
+    Positive,
+    Section,
+    Share,
+    WebAddress,
+)
 from semlabel.settings_words import explained, nearest, wants_text
 
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
-Share = Annotated[float, Field(ge=0, le=1)]
-InnerShare = Annotated[float, Field(gt=0, lt=1)]
-NotNegative = Annotated[float, Field(ge=0)]
 _DAGSTER_HOME = "dagster"
-NonEmpty = Annotated[str, Field(min_length=1)]
-# Where links start. They are sent to people, so no user and no password may stand in them.
-WebAddress = Annotated[str, Field(pattern=r"^https?://[^@\s]+$")]
 
 SourceName = Literal["entities", "catalog", "references"]
 LOGICAL_COLUMNS: dict[str, tuple[str, ...]] = {
@@ -44,21 +43,6 @@ LOGICAL_COLUMNS: dict[str, tuple[str, ...]] = {
     "catalog": ("candidate_id", "text", "group"),
     "references": ("entity_id", "candidate_id", "label"),
 }
-
-
-class Section(BaseModel):
-    """A table of the settings: unknown keys are errors, values keep their TOML types, `""` unsets an optional one."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _unset_optional(cls, values: Any) -> Any:
-        # TOML has no null, so a file that extends another could not take a value back.
-        if not isinstance(values, dict):
-            return values
-        optional = {name for name, field in cls.model_fields.items() if type(None) in typing.get_args(field.annotation)}
-        return {key: None if key in optional and value == "" else value for key, value in values.items()}
 
 
 class Columns(Section):
@@ -413,93 +397,6 @@ class Schedule(Section):
             known = sorted(zoneinfo.available_timezones())
             raise ValueError(f"is no known time zone; {nearest(timezone, known)}") from None
         return timezone
-
-
-class Route(Section):
-    """Where some alerts go: those of `assets`, `gates`, `severities` and `owners` (empty: whichever) to `urls`."""
-
-    assets: list[NonEmpty] = []
-    gates: list[NonEmpty] = []
-    severities: list[Literal["ERROR", "WARN"]] = []
-    owners: list[NonEmpty] = []
-    urls: Annotated[list[str], Field(min_length=1)]
-
-    @field_validator("urls")
-    @classmethod
-    def _only_variables(cls, urls: list[str]) -> list[str]:
-        return _named_variables(urls)
-
-    @model_validator(mode="after")
-    def _can_match(self) -> Self:
-        # A mistyped name would match nothing, and nobody would notice before an alert is missing.
-        from semlabel.gates.registry import GATES
-
-        known = {"gates": list(GATES), "assets": sorted({gate.asset for gate in GATES.values()})}
-        for key, names in known.items():
-            for name in getattr(self, key):
-                if name not in names:
-                    raise ValueError(f'has {key} "{name}", which no gate is; {nearest(name, names)}')
-        return self
-
-    def takes(self, asset: str, gate: str, severity: str, owner: str) -> bool:
-        """Whether this route is meant for an alert."""
-        asked = ((self.assets, asset), (self.gates, gate), (self.severities, severity), (self.owners, owner))
-        return all(not wanted or found in wanted for wanted, found in asked)
-
-
-class Alerts(Section):
-    """Who hears of failed gates. URLs carry secrets, so the file only names the variables: `env:NAME`.
-
-    An alert goes to the `urls` of every route that takes it, and to `urls` when none does. A gate that stays red is
-    told again after `repeat_hours`. `dead_man` is pinged after every good night. `ui_url`, `reports_url` and
-    `runbook_url` are where the links in an alert start; `owners` has one name per asset, `"*"` for the others.
-    """
-
-    urls: list[str] = []
-    routes: list[Route] = []
-    dead_man: str | None = None
-    repeat_hours: Annotated[float, Field(gt=0, le=100_000)] = 24.0
-    ui_url: WebAddress | None = None
-    reports_url: WebAddress | None = None
-    runbook_url: WebAddress | None = None
-    owners: dict[str, str] = {}
-
-    @field_validator("urls")
-    @classmethod
-    def _only_variables(cls, urls: list[str]) -> list[str]:
-        return _named_variables(urls)
-
-    @field_validator("dead_man")
-    @classmethod
-    def _only_a_variable(cls, url: str | None) -> str | None:
-        return url if url is None else _named_variables([url])[0]
-
-    @property
-    def channels(self) -> list[str]:
-        """Every channel that an alert may go to, each once."""
-        return list(dict.fromkeys([*self.urls, *(url for route in self.routes for url in route.urls)]))
-
-    @property
-    def addresses(self) -> list[str]:
-        """Every variable that an address is read from."""
-        return [*self.channels, *([self.dead_man] if self.dead_man else [])]
-
-    def owner_of(self, asset: str) -> str:
-        """Who answers for an asset."""
-        return self.owners.get(asset, self.owners.get("*", "team:labeling"))
-
-    def recipients(self, asset: str, gate: str, severity: str) -> list[str]:
-        """The channels that an alert goes to."""
-        owner = self.owner_of(asset)
-        taking = [route for route in self.routes if route.takes(asset, gate, severity, owner)]
-        return list(dict.fromkeys(url for route in taking for url in route.urls)) if taking else list(self.urls)
-
-
-def _named_variables(urls: list[str]) -> list[str]:
-    for number, url in enumerate(urls, start=1):
-        if not re.fullmatch(r"env:[A-Za-z_][A-Za-z0-9_]*", url):
-            raise ValueError(f"number {number} is not of the form env:NAME; put the address into that variable")
-    return urls
 
 
 class Teacher(Section):

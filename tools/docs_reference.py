@@ -20,7 +20,8 @@ _WIDTH = "100"
 
 def settings_markdown() -> str:
     """One table per section of `pipeline.toml`, with what its docstring says."""
-    from semlabel.settings import Section, Settings
+    from semlabel.settings import Settings
+    from semlabel.settings_section import Section
 
     parts: list[str] = []
 
