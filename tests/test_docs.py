@@ -165,6 +165,7 @@ ELSEWHERE = {
     "rollback --resume": "test_cli_commands.py",
     "report --open": "test_html_report.py",
     "run --job": "test_cli.py",
+    "run --select": "test_cli.py",
     "serve --config --http --grpc --workers": "test_serve_command.py",
     "teacher --out --model --price-in --price-out --max-cost": "test_teacher.py",
     "ui": "test_browser.py",
