@@ -63,6 +63,8 @@ def test_a_server_that_never_keeps_up_has_no_knee():
 def test_arrivals_are_a_poisson_process_and_the_same_for_the_same_seed():
     due = load._arrivals(50.0, 200.0, [7])
     assert due == load._arrivals(50.0, 200.0, [7]) != load._arrivals(50.0, 200.0, [8])
+    # Twice the rate brings the same arrivals twice as close together.
+    assert load._arrivals(100.0, 100.0, [7]) == pytest.approx([moment / 2 for moment in due])
     gaps = [later - earlier for earlier, later in pairwise(due)]
     mean = sum(gaps) / len(gaps)
     spread = (sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) ** 0.5

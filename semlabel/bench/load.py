@@ -103,6 +103,7 @@ class _Outcome:
 
 
 def _arrivals(rate: float, seconds: float, seed: Sequence[int]) -> list[float]:
+    """When requests are due: of one seed the same at every rate but for the scale of time."""
     rng, due, moment = np.random.default_rng(list(seed)), [], 0.0
     while (moment := moment + float(rng.exponential(1 / rate))) < seconds:
         due.append(moment)
