@@ -58,7 +58,6 @@ class Plan:
             items=(1, 20, 100),
             shapes=SHAPES[:1],
             tuning_repetitions=1,
-            tuned_at_most=100,
             independent_items=20,
             compared_items=20,
         )
