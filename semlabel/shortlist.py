@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from semlabel.bounds import Bound, error_bound
+from semlabel.bounds import Bound, precision_bound
 from semlabel.digests import digest_of
 from semlabel.text_tokenizer import repaired
 
@@ -129,17 +129,7 @@ def nearest(cosines: NDArray[np.float64], width: int) -> NDArray[np.bool_]:
 def recall_bound(kept: ArrayLike, positives: ArrayLike, confidence: float) -> Bound:
     """The share of YES that survive, with its lower bound; `kept` of the `positives` (entities,) of each entity do.
 
-    The entity is the unit of chance, as for the error limits: missed YES come together.
+    The entity is the unit of chance, as for the error limits: missed YES come together. A share that shall not be too
+    small, as precision is, and bounded as that.
     """
-    survived, all_of_them = np.asarray(kept, dtype=np.float64), np.asarray(positives, dtype=np.float64)
-    missed = error_bound(all_of_them - survived, all_of_them, confidence)
-    return Bound(
-        point=1.0 - missed.point,
-        bound=1.0 - missed.bound,
-        pairs=missed.pairs,
-        entities=missed.entities,
-        design_effect=missed.design_effect,
-        effective_n=missed.effective_n,
-        effective_entities=missed.effective_entities,
-        exact=missed.exact,
-    )
+    return precision_bound(positives, kept, confidence)
