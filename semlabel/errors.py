@@ -43,3 +43,8 @@ class GateBlocked(SemlabelError):
 
 class DistributedError(SemlabelError):
     """Ray is not installed or cannot be reached, or a distributed job lost, doubled or refused a pair."""
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of a library says, in its first line; its type where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from semlabel.attention import MASKED, SPLIT
-from semlabel.errors import LabelerError, ModelRefused, SettingsError
+from semlabel.errors import LabelerError, ModelRefused, SettingsError, first_line
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _NATIVE_BF16_FLAGS = {"avx512_bf16", "amx_bf16"}
@@ -201,7 +201,7 @@ def load_model(
             output_loading_info=True,
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise LabelerError(f"{path}: the model cannot be loaded: {_first_line(error)}") from error
+        raise LabelerError(f"{path}: the model cannot be loaded: {first_line(error)}") from error
     model, report = loaded
     if lost := sorted([*report["missing_keys"], *(str(key) for key in report["mismatched_keys"])]):
         raise LabelerError(f"{path}: {len(lost)} weights are missing or misshapen, {lost[0]} first; fetch it again")
@@ -215,11 +215,7 @@ def read_config(path: str | Path) -> PretrainedConfig:
     try:
         return AutoConfig.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise LabelerError(f"{path}: no model configuration to be read: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise LabelerError(f"{path}: no model configuration to be read: {first_line(error)}") from error
 
 
 def enable_training_safety(model: torch.nn.Module) -> None:

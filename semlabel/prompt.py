@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from semlabel.digests import digest_of
-from semlabel.errors import PromptError
+from semlabel.errors import PromptError, first_line
 from semlabel.text_tokenizer import TextTokenizer, repaired
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def load_tokenizer(path: str | Path) -> "PreTrainedTokenizerFast":
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise PromptError(f"{path}: no tokenizer can be loaded: {reason}") from error
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         raise PromptError(f"{path}: {type(tokenizer).__name__} is no fast tokenizer (tokenizer.json); convert it")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from semlabel.digests import digest_of, file_digest
-from semlabel.errors import SettingsError
+from semlabel.errors import SettingsError, first_line
 from semlabel.shortlist import Encoder, Rule, Space
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class HuggingFace:
             return Path(snapshot_download(self._path, allow_patterns=list(_FILES)))
         except (OSError, ValueError) as error:
             raise SettingsError(
-                f"[shortlist] encoder = {self._path!r} cannot be fetched: {_first_line(error)}; "
+                f"[shortlist] encoder = {self._path!r} cannot be fetched: {first_line(error)}; "
                 'name a folder, or use "tfidf"'
             ) from error
 
@@ -132,7 +132,7 @@ class HuggingFace:
                 output_loading_info=True,
             )
         except (OSError, ValueError, RuntimeError) as error:
-            raise SettingsError(f"[shortlist] encoder {self.name}: cannot be loaded: {_first_line(error)}") from error
+            raise SettingsError(f"[shortlist] encoder {self.name}: cannot be loaded: {first_line(error)}") from error
         model, report = loaded
         # Weights that are not in the files are drawn at random, anew at every load.
         if lost := sorted(name for name in report["missing_keys"] if "pooler" not in name):
@@ -140,7 +140,3 @@ class HuggingFace:
         room = getattr(model.config, "max_position_embeddings", _MOST_TOKENS)
         most = min(_MOST_TOKENS, int(room), int(tokenizer.model_max_length))
         return tokenizer, model.to(resolve_device(self._device)).eval(), most
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -5,7 +5,7 @@ Looks and never mends; one pass over the whole file. Knows the tables, nothing o
 
 from typing import TYPE_CHECKING
 
-from semlabel.errors import WarehouseError
+from semlabel.errors import WarehouseError, first_line
 
 if TYPE_CHECKING:
     from semlabel.warehouse import Warehouse
@@ -52,7 +52,7 @@ def check_warehouse(warehouse: "Warehouse") -> str:
     try:
         rows, tables, found = _looked_at(warehouse)
     except duckdb.Error as error:  # every statement is a fixed one, so it is the file that is wrong
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise WarehouseError(f"{warehouse.path}: it is damaged ({reason}); {_REMEDY}") from error
     wrong = [f"{count:,} {what}" for what, count in found if count]
     if wrong:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from semlabel.errors import DistributedError, SemlabelError
+from semlabel.errors import DistributedError, SemlabelError, first_line
 
 _EXTRA = 'Ray is not installed; install "semlabel[ray]", or use [scoring] backend = "local"'
 _LOOPBACK = "127.0.0.1"
@@ -99,7 +99,7 @@ def _connected(ray: Any, settings: RaySettings) -> Any:
         # What is slow comes as a bare Exception, what cannot be reached as ConnectionError, ValueError or others.
         except Exception as error:
             ray.shutdown()
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            reason = first_line(error)
     raise DistributedError(f"Ray at {settings.address!r} cannot be used: {reason}")
 
 
