@@ -43,7 +43,6 @@ from tests.cli_settings import smallest
 from tests.pipeline_fixtures import published, run
 from tests.serving_fixtures import SPEC, make_labelers
 
-ENDING = signal.getsignal(signal.SIGTERM)
 EXAMPLES = Path(__file__).parents[1] / "examples"
 CATALOG = {f"c{number}": f"keep records number {number}" for number in range(12)}
 LOOKED_AT = RaySession("http://127.0.0.1:8265")
@@ -56,7 +55,13 @@ def labeler_dir(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def local_ray():
+def ending():
+    """What ends this process before there is Ray; not as at import, for another test's Dagster may have changed it."""
+    return signal.getsignal(signal.SIGTERM)
+
+
+@pytest.fixture(scope="module")
+def local_ray(ending):
     with ray_session(RaySettings(cpus=4, object_store_bytes=80_000_000)):
         yield require_ray()
 
@@ -227,14 +232,14 @@ def test_a_bad_row_keeps_its_pairs_and_their_reason_beside_good_ones(labeler_dir
 # With a local Ray
 
 
-def test_ray_listens_on_loopback_only_and_takes_neither_statistics_nor_signals(local_ray):
+def test_ray_listens_on_loopback_only_and_takes_neither_statistics_nor_signals(local_ray, ending):
     family = [psutil.Process(), *psutil.Process().children(recursive=True)]
     listening = [c.laddr.ip for process in family for c in process.net_connections() if c.status == "LISTEN"]
     assert listening and set(listening) <= {"127.0.0.1", "::ffff:127.0.0.1"}
     from ray._common.usage.usage_lib import usage_stats_enabled
 
     assert not usage_stats_enabled()
-    assert signal.getsignal(signal.SIGTERM) is ENDING
+    assert signal.getsignal(signal.SIGTERM) is ending
 
 
 def test_a_lost_or_doubled_pair_is_named(local_ray, labeler_dir):
