@@ -44,7 +44,9 @@ class MisConfig(BaseModel):
     bring no candidates of their own. `threads` per scorer: 0 leaves it to Ray, which gives an actor as many as it
     reserves CPUs. `output` "pairs" gives a row a pair, "entities" a row an entity with lists. `on_error` "column" puts
     the reason of a bad row into `error`, "raise" ends the job. `exactly_once` runs the job when the processor is
-    called and compares what came out with what went in; without it the result stays lazy.
+    called and compares what came out with what went in; without it the result stays lazy. Calls are repeated without
+    end (`max_task_retries` -1), because those to a lost node fail many times before it counts as lost; what kills every
+    actor that takes it ends the job all the same, after `max_restarts`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -64,7 +66,7 @@ class MisConfig(BaseModel):
     entities_per_block: Positive = 32
     rounds_per_batch: Positive | None = 8
     max_restarts: Annotated[int, Field(ge=-1)] = 4
-    max_task_retries: Annotated[int, Field(ge=-1)] = 4
+    max_task_retries: Annotated[int, Field(ge=-1)] = -1
     output: Literal["pairs", "entities"] = "pairs"
     on_error: Literal["column", "raise"] = "column"
     exactly_once: bool = True
