@@ -30,7 +30,7 @@ class ScorerResource(dg.ConfigurableResource):
         from semlabel.manifest import read_manifest
 
         scoring, model = self.settings.get().scoring, self.settings.get().model
-        rounds = (str(scoring.items_per_round), str(scoring.max_round_tokens))
+        rounds = (str(scoring.items_per_round), str(scoring.max_round_tokens), str(scoring.lanes))
         key = (read_manifest(directory).scorer_digest, model.device, scoring.method, *rounds)
         if key not in _loaded:
             _loaded.clear()
@@ -52,6 +52,7 @@ class ScorerResource(dg.ConfigurableResource):
             method=scoring.method,
             items_per_round=scoring.items_per_round,
             max_round_tokens=scoring.max_round_tokens,
+            lanes=scoring.lanes,
         ).scorer
 
 

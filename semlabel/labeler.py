@@ -70,6 +70,7 @@ class Labeler:
         self_check: bool = True,
         items_per_round: int = 200,
         max_round_tokens: int = 8192,
+        lanes: int = 0,
     ) -> Self:
         """Load a labeler directory and prove it: digests (`verify`), packing and known margins (`self_check`).
 
@@ -90,6 +91,7 @@ class Labeler:
             items_per_round=items_per_round,
             max_round_tokens=max_round_tokens,
             self_check=self_check,
+            lanes=lanes,
         )
         _check_answers(directory, manifest, scorer.prompt)
         if self_check:

@@ -8,10 +8,12 @@ deliberately does not know entities, thresholds or labels.
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -22,6 +24,7 @@ from semlabel.attention import SPLIT
 from semlabel.bundles import Bundle, bundle
 from semlabel.errors import LabelerError, ModelRefused, PromptError
 from semlabel.heap import keep_freed_memory
+from semlabel.lanes import side_by_side
 from semlabel.linear_layers import serve_linear_layers
 from semlabel.models import (
     DTYPES,
@@ -56,9 +59,10 @@ class Scorer:
     """Margins of items under one model, one prompt and one method.
 
     `method` is `mis`, `prefix_cache` or `independent` (`auto` is `mis`). `precision` is fp32 or bf16: what matrix
-    products are computed in; margins are float32, and so are the states between layers of an fp32 model. `forwards`
+    products are computed in; margins are float32, and so are the states between layers of an fp32 model. `lanes`
+    bounds the forwards that `margins_of` has at work at once on a CPU; 0 is one for each of torch's threads. `forwards`
     counts forward passes. Raises ModelRefused when the method cannot score this model exactly; `self_check` proves
-    what a config does not tell. One scorer serves one thread at a time.
+    what a config does not tell. One scorer serves one caller at a time.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class Scorer:
         items_per_round: int = 200,
         precision: str = "fp32",
         max_round_tokens: int = 8192,
+        lanes: int = 0,
     ) -> None:
         method = "mis" if method == "auto" else method
         if method not in METHODS:
@@ -81,7 +86,9 @@ class Scorer:
         self.model, self.tokenizer, self.prompt = model.eval(), tokenizer, prompt
         self.method, self.precision = method, precision
         self.items_per_round, self.max_round_tokens = items_per_round, max_round_tokens
+        self.lanes = lanes
         self.forwards = 0
+        self._counting = Lock()
         self._attention = SPLIT if method == "mis" else stock_attention(model.config)
         self._hidden: Callable[[list[int], list[list[int]]], torch.Tensor] = {
             "mis": self._one,
@@ -106,6 +113,7 @@ class Scorer:
         items_per_round: int = 200,
         max_round_tokens: int = 8192,
         self_check: bool = True,
+        lanes: int = 0,
     ) -> "Scorer":
         """Model, tokenizer and prompt from one directory, self-checked.
 
@@ -118,7 +126,7 @@ class Scorer:
         keep_freed_memory()
         model = load_model(path, "fp32", device, SPLIT if method in ("auto", "mis") else "stock")
         serve_linear_layers(model.base_model, DTYPES[precision])
-        scorer = cls(model, tokenizer, prompt, method, items_per_round, precision, max_round_tokens)
+        scorer = cls(model, tokenizer, prompt, method, items_per_round, precision, max_round_tokens, lanes)
         if self_check:
             scorer.self_check()
         return scorer
@@ -153,24 +161,46 @@ class Scorer:
     ) -> Iterator[tuple[int, np.ndarray | PromptError]]:
         """Margins of many rounds, each as (its number, what `margins` gives): the short ones together in one forward.
 
-        Longer ones come first, each as soon as it is scored. Which short rounds meet depends on `rounds` alone;
-        margins are those of `margins` up to rounding, in fp32 at most 1e-4. A round that `margins` raises a
-        PromptError for has that error in the place of margins; whatever else it raises ends the iteration.
+        Longer ones come first, each as soon as it and those before it are scored. Which short rounds meet depends on
+        `rounds` alone; margins are those of `margins` up to rounding, in fp32 at most 1e-4. A round that `margins`
+        raises a PromptError for has that error in the place of margins; whatever else it raises ends the iteration.
+        Nothing else may be asked of this scorer until then.
         """
+        work: list[tuple[list[int], Callable[[], Sequence[np.ndarray | PromptError]]]] = []
         short = []
         for number, (query, items) in enumerate(rounds):
             tokens = len(query) + sum(map(len, items))
-            found: np.ndarray | PromptError
-            try:
-                if self.method == "mis" and tokens <= _SHORT and len(self.rounds(query, items)) == 1:
-                    short.append((tokens, number))
-                    continue
-                found = self.margins(query, items)
-            except PromptError as error:
-                found = error
-            yield number, found
+            if self.method == "mis" and tokens <= _SHORT and self._is_one_round(query, items):
+                short.append((tokens, number))
+            else:
+                work.append(([number], partial(self._margins_or_refusal, query, items)))
         for members in _bundled(sorted(short)):
-            yield from zip(members, self._together([rounds[number] for number in members]), strict=True)
+            work.append((members, partial(self._together, [rounds[number] for number in members])))
+        found = side_by_side([call for _, call in work], self.most_lanes)
+        with using_attention(self.model, self._attention), closing(found):
+            for (members, _), margins in zip(work, found, strict=True):
+                yield from zip(members, margins, strict=True)
+
+    @property
+    def most_lanes(self) -> int:
+        """Forwards that may be at work at once: one where the device is not the CPU or the model keeps frequencies."""
+        if self.model.device.type != "cpu" or has_stateful_rope(self.model.config):
+            return 1
+        return self.lanes or torch.get_num_threads()
+
+    def _is_one_round(self, query: Sequence[int], items: Sequence[Sequence[int]]) -> bool:
+        try:
+            return len(self.rounds(query, items)) == 1
+        except PromptError:
+            return False
+
+    def _margins_or_refusal(
+        self, query: Sequence[int], items: Sequence[Sequence[int]]
+    ) -> tuple[np.ndarray | PromptError]:
+        try:
+            return (self.margins(query, items),)
+        except PromptError as error:
+            return (error,)
 
     def _together(self, rounds: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]) -> list[np.ndarray]:
         """Margins of short rounds in one forward."""
@@ -326,7 +356,8 @@ class Scorer:
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor, **arguments: Any) -> Any:
         device = self.model.device
-        self.forwards += 1
+        with self._counting:
+            self.forwards += 1
         with self._products():
             return self.model.base_model(
                 input_ids=ids.to(device), position_ids=positions.to(device), **({"use_cache": False} | arguments)

@@ -263,6 +263,7 @@ class Gates(Section):
 
 class Scoring(Section):
     """How margins are computed. `max_pairs` caps the pairs of one run (0: no cap), `threads` 0 leaves it to torch.
+    `lanes` are the forwards at work at once on a CPU, each with its share of the threads (0: one for each of them).
 
     `backend` "http" scores the rounds of the predictions through `http_url`, `http_concurrency` requests at once;
     "ray" on up to `ray_scorers` actors of the Ray at `address` ("local": one started for the run, "auto": the running
@@ -284,6 +285,7 @@ class Scoring(Section):
     batch_rounds: Positive = 8
     max_pairs: Count = 0
     threads: Count = 0
+    lanes: Count = 0
     memory_limit: Annotated[str, Field(pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$")] = "2GB"
 
     @model_validator(mode="after")

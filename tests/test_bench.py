@@ -13,6 +13,7 @@ import torch
 from semlabel.bench import memory, output, throughput_files, tuning
 from semlabel.bench.exactness import difference
 from semlabel.bench.gemm import Ceiling, linear_shapes, rungs_up_to
+from semlabel.bench.generating import Generation
 from semlabel.bench.methods import Independent, Mis, PrefixCache, Scored, alone, doubling
 from semlabel.bench.order import Plan as OrderPlan
 from semlabel.bench.order import run as run_order
@@ -217,15 +218,15 @@ class Clockwork:
 
     name = "clockwork"
 
-    def __init__(self, seconds):
-        self.seconds, self.now, self.runs = seconds, 0.0, []
+    def __init__(self, seconds, has_lanes=False):
+        self.has_lanes, self.seconds, self.now, self.runs = has_lanes, seconds, 0.0, []
 
     def ladders(self, tasks):
         return [[{"size": size} for size in self.seconds]]
 
     def run(self, tasks, setting):
         self.runs.append(setting["size"])
-        self.now += self.seconds[setting["size"]]
+        self.now += self.seconds[setting["size"]] / setting.get("lanes", 1)
         return Scored(None)
 
 
@@ -239,6 +240,37 @@ def test_a_ladder_is_left_after_two_slower_settings_and_all_tried_are_logged(mon
         {"setting": f"size={size}", "labels_per_s": 6 / seconds}
         for size, seconds in ((1, 4.0), (2, 2.0), (4, 3.0), (8, 5.0))
     ]
+
+
+@pytest.mark.parametrize(("tasks", "has_lanes", "expected"), [(3, True, {"lanes": 2}), (1, True, {}), (3, False, {})])
+def test_the_best_setting_is_tried_with_tasks_side_by_side_where_there_are_several(
+    monkeypatch, tasks, has_lanes, expected
+):
+    method = Clockwork({1: 4.0, 2: 2.0}, has_lanes)
+    monkeypatch.setattr(tuning, "_now", lambda device: method.now)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    tuned = tuning.tune(method, random_tasks(Shape(4, 4), 6, tasks, range(4, 9), 2), repetitions=1)
+    assert tuned.setting == {"size": 2} | expected
+
+
+@pytest.mark.parametrize("kind", ["mis", "prefix_cache", "independent", "generation"])
+def test_tasks_side_by_side_give_what_they_give_one_after_the_other(kind):
+    model, tokenizer = tiny_model(), tiny_tokenizer()
+    prompt = Prompt(SPEC, tokenizer)
+    method = {
+        "mis": lambda: Mis(Scorer(model, tokenizer, prompt)),
+        "prefix_cache": lambda: PrefixCache(model, (prompt.yes_id, prompt.no_id)),
+        "independent": lambda: Independent(model, (prompt.yes_id, prompt.no_id)),
+        "generation": lambda: Generation(model, tokenizer, SPEC),
+    }[kind]()
+    tasks = random_tasks(Shape(12, 4), 150, 5, range(4, 384), 2)
+    setting = method.ladders(tasks)[0][0]
+    alone, beside = method.run(tasks, setting), method.run(tasks, setting | {"lanes": 2})
+    for expected, found in zip(alone.margins, beside.margins, strict=True):
+        assert np.abs(expected - found).max() < 1e-4
+    assert alone.labels == beside.labels
+    assert alone.account.prefill_tokens == beside.account.prefill_tokens > 0
+    assert alone.account.decoded_tokens == beside.account.decoded_tokens
 
 
 def test_batch_sizes_double_up_to_the_limit():

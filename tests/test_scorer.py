@@ -1,5 +1,7 @@
 """Scoring: all methods give the plain model's margins, neighbours never matter, what cannot be proven is refused."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -186,6 +188,37 @@ def test_methods_that_do_not_pack_score_many_rounds_one_by_one(method):
     rounds = [(ids(5, number), [ids(3, number), ids(2, number)]) for number in range(3)]
     for number, margins in scorer.margins_of(rounds):
         assert np.array_equal(margins, scorer.margins(*rounds[number]))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_rounds_scored_side_by_side_have_the_margins_they_have_one_after_the_other(method):
+    lengths = [(60, 90), (5, 3), (40, 120), (0, 2), (80, 70), (7, 1)]
+    rounds = [(ids(query, query), [ids(9, item) for item in range(items)]) for query, items in lengths]
+    rounds[2] = ([10**9], [[5]])
+    one_lane, lanes = (scorer_for(tiny_model(), method, lanes=number) for number in (1, 3))
+    expected, found = list(one_lane.margins_of(rounds)), list(lanes.margins_of(rounds))
+    assert [number for number, _ in found] == [number for number, _ in expected]
+    for (number, margins), (_, others) in zip(found, expected, strict=True):
+        if number == 2:
+            assert isinstance(margins, PromptError) and str(margins) == str(others)
+        else:
+            assert np.array_equal(margins, others)
+    assert lanes.forwards == one_lane.forwards >= 3
+
+
+def test_a_model_that_keeps_frequencies_between_forwards_scores_one_at_a_time(monkeypatch):
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+    model = tiny_model(rope_parameters=rope, max_position_embeddings=64)
+    at, forward = set(), model.base_model.forward
+
+    def noted(*arguments, **named):
+        at.add(threading.get_ident())
+        return forward(*arguments, **named)
+
+    monkeypatch.setattr(model.base_model, "forward", noted)
+    scorer = scorer_for(model, "independent", lanes=4)
+    assert len(list(scorer.margins_of([(ids(5, number), [ids(3, number)]) for number in range(4)]))) == 4
+    assert at == {threading.get_ident()}
 
 
 def test_rounds_are_cut_by_both_limits_and_joined_in_order():

@@ -363,7 +363,7 @@ class SlowLabeler:
         self.path, self.digest = self.labeler.path, self.labeler.digest
         self.scorer = self
         self.go, self.rounds_scored = threading.Event(), 0
-        for name in ("rounds", "vocabulary", "longest_prompt"):
+        for name in ("rounds", "vocabulary", "longest_prompt", "most_lanes"):
             setattr(self, name, getattr(self.labeler.scorer, name))
 
     def probabilities(self, *arguments):

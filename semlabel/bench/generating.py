@@ -6,10 +6,11 @@ lists could not be timed otherwise. Deliberately does not know clocks or tables.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from semlabel.bench.methods import Account, Scored, Setting, doubling
+from semlabel.bench.methods import Account, Scored, Setting, doubling, in_lanes
 from semlabel.bench.tasks import Task
 from semlabel.generation.generator import Generator, Request
 from semlabel.generation.prompt import PACK_SIZE, PackPrompt
@@ -22,6 +23,7 @@ class Generation:
     """Answer lists about packs of 20; searched: shared query or whole prompts, skipping or not, packs per forward."""
 
     name = "generation"
+    has_lanes = True
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, spec: PromptSpec) -> None:
         self.model, self.prompt = model, PackPrompt(spec, tokenizer, PACK_SIZE)
@@ -39,6 +41,11 @@ class Generation:
         ]
 
     def run(self, tasks: Sequence[Task], setting: Setting) -> Scored:
+        setting = dict(setting)
+        lanes = setting.pop("lanes", 1)
+        return in_lanes(partial(self._tasks, setting=setting), tasks, lanes)
+
+    def _tasks(self, tasks: Sequence[Task], setting: Setting) -> Scored:
         generator = Generator(self.model, self.prompt, constrained=True, **setting)
         # An item without its last token, where a single prompt reads the answer, is the candidate itself.
         answered = generator.answer([Request(task.query, [item[:-1] for item in task.items]) for task in tasks])

@@ -5,8 +5,10 @@ runs a query once and batches its items over the cache, both on stock transforme
 head. Deliberately does not know clocks, tables or which method should win.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +18,7 @@ from transformers import PreTrainedModel
 from semlabel.bench.tasks import Task
 from semlabel.errors import PromptError
 from semlabel.generation.rows import Rows, SharedQuery
+from semlabel.lanes import side_by_side
 from semlabel.models import stock_attention, using_attention
 from semlabel.packing import rounds
 from semlabel.scorer import Scorer, readout
@@ -34,6 +37,11 @@ class Account:
     prefill_seconds: float | None = None
     decode_seconds: float | None = None
 
+    def __add__(self, other: "Account") -> "Account":
+        both = {one.name: (getattr(self, one.name), getattr(other, one.name)) for one in fields(self)}
+        added: dict[str, Any] = {name: None if None in parts else sum(parts) for name, parts in both.items()}
+        return Account(**added)
+
 
 @dataclass(frozen=True)
 class Scored:
@@ -45,9 +53,13 @@ class Scored:
 
 
 class Method(Protocol):
-    """One way to score tasks. A ladder is a list of settings to try in this order until they stop getting faster."""
+    """One way to score tasks. A ladder is a list of settings to try in this order until they stop getting faster.
+
+    `has_lanes`: it takes a setting `lanes`, how many tasks are at work at once, each on its share of the threads.
+    """
 
     name: str
+    has_lanes: bool
 
     def ladders(self, tasks: Sequence[Task]) -> list[list[Setting]]:
         """The settings worth trying for these tasks."""
@@ -56,6 +68,19 @@ class Method(Protocol):
     def run(self, tasks: Sequence[Task], setting: Setting) -> Scored:
         """Score all tasks."""
         ...
+
+
+def in_lanes(run: Callable[[Sequence[Task]], Scored], tasks: Sequence[Task], lanes: int) -> Scored:
+    """`run` on each of `lanes` parts of the tasks, side by side, as if it had been run on all of them."""
+    bounds = np.linspace(0, len(tasks), min(lanes, len(tasks)) + 1).round().astype(int).tolist()
+    calls = [partial(run, tasks[start:end]) for start, end in pairwise(bounds)]
+    first, *rest = side_by_side(calls, lanes)
+    margins, labels, account = first.margins, first.labels, first.account
+    for part in rest:
+        margins = None if margins is None or part.margins is None else [*margins, *part.margins]
+        labels = None if labels is None or part.labels is None else [*labels, *part.labels]
+        account += part.account
+    return Scored(margins, labels, account)
 
 
 def doubling(start: int, limit: int) -> list[int]:
@@ -71,6 +96,7 @@ class Mis:
     """Packed scoring by a loaded Scorer; searched: items per round."""
 
     name = "mis"
+    has_lanes = True
 
     def __init__(self, scorer: Scorer) -> None:
         self.scorer = scorer
@@ -80,7 +106,7 @@ class Mis:
         return [[{"items_per_round": size} for size in reversed([*doubling(64, items)][-3:])]]
 
     def run(self, tasks: Sequence[Task], setting: Setting) -> Scored:
-        self.scorer.items_per_round = setting["items_per_round"]
+        self.scorer.items_per_round, self.scorer.lanes = setting["items_per_round"], setting.get("lanes", 1)
         before = self.scorer.forwards
         margins: list[np.ndarray] = [np.empty(0)] * len(tasks)
         for number, found in self.scorer.margins_of([(task.query, task.items) for task in tasks]):
@@ -101,6 +127,7 @@ class Independent:
     """Whole prompts in padded batches of similar length; searched: prompts per forward. Queries may share a batch."""
 
     name = "independent"
+    has_lanes = True
 
     def __init__(self, model: PreTrainedModel, answer_ids: tuple[int, int]) -> None:
         self.model, self.answer_ids = model, answer_ids
@@ -110,7 +137,9 @@ class Independent:
         return [[{"prompts_per_forward": size} for size in doubling(1, min(prompts, 64))]]
 
     def run(self, tasks: Sequence[Task], setting: Setting) -> Scored:
-        size = setting["prompts_per_forward"]
+        return in_lanes(partial(self._tasks, size=setting["prompts_per_forward"]), tasks, setting.get("lanes", 1))
+
+    def _tasks(self, tasks: Sequence[Task], size: int) -> Scored:
         prompts = [[*task.query, *item] for task in tasks for item in task.items]
         order = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))
         margins = torch.empty(len(prompts))
@@ -138,6 +167,7 @@ class PrefixCache:
     """The query once, its items in batches over the cache; searched: items per forward."""
 
     name = "prefix_cache"
+    has_lanes = True
 
     def __init__(self, model: PreTrainedModel, answer_ids: tuple[int, int]) -> None:
         self.model, self.answer_ids = model, answer_ids
@@ -147,9 +177,12 @@ class PrefixCache:
         return [[{"items_per_forward": size} for size in doubling(4, min(items, 128))]]
 
     def run(self, tasks: Sequence[Task], setting: Setting) -> Scored:
+        return in_lanes(partial(self._tasks, size=setting["items_per_forward"]), tasks, setting.get("lanes", 1))
+
+    def _tasks(self, tasks: Sequence[Task], size: int) -> Scored:
         account = Account()
         with torch.inference_mode(), using_attention(self.model, stock_attention(self.model.config)):
-            margins = [self._task(task, setting["items_per_forward"], account) for task in tasks]
+            margins = [self._task(task, size, account) for task in tasks]
         account.prefill_tokens = sum(task.tokens for task in tasks)
         return Scored(margins, account=account)
 

@@ -47,6 +47,8 @@ class _Labeler:
 class _Whole:
     """A scorer whose request is one round, whatever its size."""
 
+    most_lanes = 1
+
     def __init__(self, vocabulary: int, longest_prompt: int) -> None:
         self.vocabulary, self.longest_prompt = vocabulary, longest_prompt
 
@@ -65,8 +67,11 @@ class _Generating(_Whole):
     """Answers in packs of 20. `closing`: how many ids of an item come after its candidate."""
 
     def __init__(self, generator: "Generator", closing: int, vocabulary: int, longest_prompt: int) -> None:
+        import torch
+
         super().__init__(vocabulary, longest_prompt)
         self._generator, self._closing = generator, closing
+        self.most_lanes = torch.get_num_threads()
 
     def margins(self, query: list[int], items: list[list[int]]) -> np.ndarray:
         """The margins of the answers in the list."""

@@ -63,8 +63,9 @@ class Plan:
         )
 
     def queries(self, items: int) -> int:
-        """Queries of one call: several where each has few items, for methods that can batch over queries."""
-        return max(1, min(8, 40 // items))
+        """Queries of one call: more where each has few items, for methods that batch over queries; two at least, for
+        methods that can have several at work at once."""
+        return max(2, min(8, 40 // items))
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,7 @@ class _Bench:
                 last = settings[method.name, max(searched)]
                 if (method.name, items) not in settings:
                     whole_rounds = "items_per_round" in last and last["items_per_round"] == max(searched)
-                    settings[method.name, items] = {"items_per_round": items} if whole_rounds else last
+                    settings[method.name, items] = last | ({"items_per_round": items} if whole_rounds else {})
         return settings, log
 
     def _time(

@@ -95,7 +95,7 @@ def serve(
     if settings is not None:
         # Rounds as the nightly run makes them, so that margins are the same to the last bit.
         scoring = settings.scoring
-        same = {name: getattr(scoring, name) for name in ("method", "items_per_round", "max_round_tokens")}
+        same = {name: getattr(scoring, name) for name in ("method", "items_per_round", "max_round_tokens", "lanes")}
         plan = plan.model_copy(update=same | {"threads": threads or scoring.threads})
     if method:
         plan = plan.model_copy(update={"method": method})

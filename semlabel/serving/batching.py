@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 
 from semlabel.serving.faults import Fault, Kind
@@ -37,18 +38,18 @@ class Request(Generic[R]):
 
 
 class Queue(Generic[R]):
-    """Takes requests, runs their rounds one turn at a time in `run_turn` (a function for another thread)."""
+    """Takes requests and has their rounds run, turn by turn: `run_turn` gives the results of its calls in order."""
 
     def __init__(
         self,
-        executor: "Callable[[Callable[[], list[R | Exception]]], asyncio.Future[list[R | Exception]]]",
+        run_turn: "Callable[[Sequence[Callable[[], R | Exception]]], asyncio.Future[list[R | Exception]]]",
         *,
         batch_tokens: int,
         window_seconds: float,
         waiting_requests: int,
         waiting_tokens: int,
     ) -> None:
-        self._executor, self._batch_tokens, self._window = executor, batch_tokens, window_seconds
+        self._run_turn, self._batch_tokens, self._window = run_turn, batch_tokens, window_seconds
         self._most_requests, self._most_tokens = waiting_requests, waiting_tokens
         self._waiting: deque[Request[R]] = deque()
         self._arrived = asyncio.Event()
@@ -125,17 +126,8 @@ class Queue(Generic[R]):
         return turn
 
     async def _score(self, turn: list[tuple[Request[R], int]]) -> None:
-        def work() -> list[R | Exception]:
-            results: list[R | Exception] = []
-            for request, number in turn:
-                try:
-                    results.append(request.jobs[number]())
-                except Exception as error:
-                    results.append(error)  # it is the answer of that request, and of no other
-            return results
-
         clock = time.perf_counter()
-        results = await self._executor(work)
+        results = await self._run_turn([partial(_result_or_error, request.jobs[number]) for request, number in turn])
         rate = sum(request.tokens[number] for request, number in turn) / max(time.perf_counter() - clock, 1e-9)
         known = self._tokens_per_second
         self._tokens_per_second = rate if not known else known + _SMOOTHING * (rate - known)
@@ -161,3 +153,10 @@ class Queue(Generic[R]):
 
     def _estimate(self, tokens: int) -> float:
         return max(1.0, tokens / self._tokens_per_second) if self._tokens_per_second else 1.0
+
+
+def _result_or_error(job: Callable[[], R]) -> R | Exception:
+    try:
+        return job()
+    except Exception as error:
+        return error  # it is the answer of that request, and of no other

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -51,7 +51,7 @@ class Engine(engine_pb2_grpc.EngineServicer):
         self._loading = ThreadPoolExecutor(1, thread_name_prefix="loading")
         limits = plan.limits
         self.queue: Queue[bytes] = Queue(
-            lambda work: asyncio.get_running_loop().run_in_executor(self._scoring, work),
+            lambda calls: asyncio.get_running_loop().run_in_executor(self._scoring, self._turn, calls),
             batch_tokens=limits.batch_tokens,
             window_seconds=limits.batch_window_seconds,
             waiting_requests=limits.waiting_requests,
@@ -119,6 +119,13 @@ class Engine(engine_pb2_grpc.EngineServicer):
             asyncio.get_running_loop().time() + seconds,
         )
 
+    def _turn(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        """The results of one turn's rounds: a round alone has all threads, several share them out."""
+        from semlabel.lanes import side_by_side
+
+        lanes = min((labeler.scorer.most_lanes for labeler in list(self.shelf.loaded.values())), default=1)
+        return list(side_by_side(calls, lanes))
+
     def _state(self) -> engine_pb2.State:
         shelf = self.shelf
         labeler = shelf.loaded.get(shelf.current)
@@ -180,6 +187,7 @@ def loader(plan: Plan) -> "Callable[[Path], Labeler]":
             method=plan.method,
             items_per_round=plan.items_per_round,
             max_round_tokens=plan.max_round_tokens,
+            lanes=plan.lanes,
         )
 
     return load

@@ -53,6 +53,7 @@ class Plan(BaseModel):
     device: str = "auto"
     method: str = "auto"
     threads: int = 0
+    lanes: int = 0
     items_per_round: int = 200
     max_round_tokens: int = 8192
     poll_seconds: float = 1.0

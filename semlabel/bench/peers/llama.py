@@ -26,6 +26,7 @@ class LlamaCpp:
     """One GGUF in one weight format."""
 
     name = "llama_cpp"
+    has_lanes = False
 
     def __init__(self, gguf: str, precision: str, answer_ids: tuple[int, int]) -> None:
         if precision not in _FILE_TYPES:

@@ -24,6 +24,7 @@ class OpenVino:
     """One model as a compiled graph."""
 
     name = "openvino"
+    has_lanes = False
 
     def __init__(self, path: str, precision: str, answer_ids: tuple[int, int]) -> None:
         if precision not in _HINTS:

@@ -1,0 +1,54 @@
+"""The engine's queue: what meets in a turn, and whose an error is."""
+
+import asyncio
+
+import pytest
+
+from semlabel.serving.batching import Queue, Request
+
+
+def broken():
+    raise ZeroDivisionError
+
+
+def test_the_rounds_of_a_turn_are_handed_over_together_and_an_error_is_the_answer_of_its_request_alone():
+    turns = []
+
+    async def run_turn(calls):
+        turns.append(len(calls))
+        return [call() for call in calls]
+
+    async def served():
+        queue = Queue(run_turn, batch_tokens=100, window_seconds=0.01, waiting_requests=9, waiting_tokens=10**6)
+        deadline = asyncio.get_running_loop().time() + 60
+        asked = [([lambda: "a", lambda: "b"], [40, 40]), ([broken], [10]), ([lambda: "c"], [50])]
+        answers = [asyncio.ensure_future(queue.submit(Request(*one, deadline))) for one in asked]
+        running = asyncio.ensure_future(queue.run())
+        found = await asyncio.gather(*answers, return_exceptions=True)
+        running.cancel()
+        return found
+
+    first, second, third = asyncio.run(served())
+    assert (first, third) == (["a", "b"], ["c"])
+    assert isinstance(second, ZeroDivisionError)
+    assert turns == [3, 1]  # 40 + 10 + 50 tokens; the second round of the first request waits for the next turn
+
+
+@pytest.mark.parametrize("tokens", [[200], [200, 200]])
+def test_a_round_longer_than_the_budget_has_a_turn_of_its_own(tokens):
+    turns = []
+
+    async def run_turn(calls):
+        turns.append(len(calls))
+        return [call() for call in calls]
+
+    async def served():
+        queue = Queue(run_turn, batch_tokens=100, window_seconds=0.0, waiting_requests=9, waiting_tokens=10**6)
+        running = asyncio.ensure_future(queue.run())
+        request = Request([lambda: 1] * len(tokens), tokens, asyncio.get_running_loop().time() + 60)
+        found = await queue.submit(request)
+        running.cancel()
+        return found
+
+    assert asyncio.run(served()) == [1] * len(tokens)
+    assert turns == [1] * len(tokens)
