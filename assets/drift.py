@@ -54,13 +54,29 @@ def _first(step: Step, warehouse: "Warehouse", version: str) -> "History":
 
 
 def _standing(step: Step, warehouse: "Warehouse", before: Path | None) -> "History | None":
-    """What the published version carries, where it is of this labeler and the present change was not approved."""
+    """What the published version carries, where it is of this labeler and no change was approved that ends it.
+
+    That is the present change, or the one that brought the published version: drift is mostly seen and judged when the
+    table is out already.
+    """
     from semlabel.drift.state import read_history
 
     history = read_history(before) if before is not None else None
-    if history is None or history.labeler_digest != _labeler(warehouse):
+    if before is None or history is None or history.labeler_digest != _labeler(warehouse):
         return None
-    return None if step.operations.approved(warehouse.predictions_digest()) else history
+    approved = step.operations.approved
+    begins_there = history.count == 0
+    if approved(warehouse.predictions_digest()) or (not begins_there and any(map(approved, _published_rows(before)))):
+        return None
+    return history
+
+
+def _published_rows(version: Path) -> set[str]:
+    """The digest of the predictions that a version was made of, as its verdicts name it."""
+    from semlabel.published import read_manifest
+
+    verdicts = read_manifest(version)["verdicts"]
+    return {str(row["subject_digest"]) for row in verdicts if row["asset"] == "predictions" and row["subject_digest"]}
 
 
 def _labels(step: Step) -> "GateResult":

@@ -1,12 +1,12 @@
 """The Trainer of packed rounds: one forward a round, the label-only loss, every item of a step weighing the same.
 
-Knows nothing of files, settings or texts: rounds of token ids become tensors, tensors become a loss. Gradients run
-through the explicit mask; the split attention of inference refuses to record any. What does not depend on the loss
-stands in `StepTrainer`, for trainings that minimise another one.
+Knows nothing of files, settings or texts: rounds of token ids become tensors, tensors become a loss. What does not
+depend on the loss stands in `StepTrainer`, for trainings that minimise another one.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from semlabel.models import attention_layers
 from semlabel.packing import Layout, pack
 from semlabel.scorer import readout
 from semlabel.training_data import TrainingRound
+from semlabel.training_lanes import Lanes
 
 
 def collate(rounds: Sequence[TrainingRound]) -> dict[str, Any]:
@@ -34,15 +35,20 @@ class StepTrainer(Trainer):
 
     A subclass says how many `terms` a batch has and what their `summed_loss` is; the sum over the batches of a step is
     divided by the terms of the whole step, however unevenly they are spread. `precision` bf16 computes the forward
-    under autocast, weights stay fp32. A batch holds `labels`, one for every pair it is made of.
+    under autocast, weights stay fp32. `lanes` of a step's batches are computed side by side, each with its share of the
+    threads and gradients of its own. A batch holds `labels`, one for every pair it is made of.
     """
 
     # `compute_loss` divides by the terms of the whole step itself.
     loss_is_scaled_for_ga = True
 
-    def __init__(self, *, precision: str, **trainer: Any) -> None:
+    def __init__(self, *, precision: str, lanes: int = 1, **trainer: Any) -> None:
         super().__init__(**trainer)
         self.precision = precision
+        self._most_lanes = lanes
+        self._lanes: Lanes | None = None
+        self._batches: list[Any] = []
+        self._losses: list[torch.Tensor] = []
         self.items_of_step = 0
         self.terms_of_step = 0
         self.remove_callback(PrinterCallback)
@@ -63,9 +69,25 @@ class StepTrainer(Trainer):
         The Trainer's own count is of tokens that a causal loss would predict: one too few for every round.
         """
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        self._batches, self._losses = batches, []
         self.items_of_step = sum(len(batch["labels"]) for batch in batches)
         self.terms_of_step = sum(self.terms(batch) for batch in batches)
         return batches, self.terms_of_step
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """Forward and backward of one batch; with lanes the first one of a step computes all of the step."""
+        if self._most_lanes < 2 or len(self._batches) < 2:
+            return super().training_step(model, inputs, num_items_in_batch)
+        if not self._losses:
+            model.train()
+            self._lanes = self._lanes or Lanes(model, self._most_lanes)
+            prepared = [self._prepare_inputs(batch) for batch in self._batches]
+            self._losses = self._lanes.backward(prepared, partial(self._loss, terms=num_items_in_batch))
+        return self._losses[next(place for place, batch in enumerate(self._batches) if batch is inputs)]
+
+    def _loss(self, model: Any, inputs: dict[str, Any], terms: Any) -> torch.Tensor:
+        loss: torch.Tensor = self.compute_loss(model, inputs, num_items_in_batch=terms)
+        return loss
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None

@@ -187,7 +187,8 @@ class Prompt(Section):
 class Training(Section):
     """Fine-tuning. `items_per_round` is train items per entity, `positive_fraction` the most of them that are YES,
     `hard_fraction` the share of hard ones among the negatives, `rounds_per_step` entities per optimiser step.
-    `max_pairs` 0: all pairs; `max_query_tokens` 0: the prompt's.
+    `max_pairs` 0: all pairs; `max_query_tokens` 0: the prompt's. `lanes` are the entities of a step that are computed
+    at once on a CPU, each with its share of the threads and gradients of its own (0: two, where there are two threads).
     """
 
     method: Literal["full", "lora"] = "full"
@@ -206,6 +207,7 @@ class Training(Section):
     save_every_steps: Positive = 50
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     max_query_tokens: Count = 0
+    lanes: Count = 0
 
 
 class Calibration(Section):

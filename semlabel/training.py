@@ -1,8 +1,8 @@
 """Label-only training on packed rounds: one reference label an item, loss on the label position only.
 
 Knows nothing of tables, gates or thresholds: rounds of token ids in, a model directory out. All items of an entity go
-through one forward under the explicit mask, so the gradient is exactly the sum of the single prompts' gradients; the
-loss of an optimiser step is the sum over its items divided by their number, however unevenly they are spread.
+through one packed forward, so the gradient is exactly the sum of the single prompts' gradients; the loss of an optimiser
+step is the sum over its items divided by their number, however unevenly they are spread.
 """
 
 import math
@@ -156,6 +156,7 @@ def _train(
         train_dataset=list(rounds),
         data_collator=objective.collate,
         precision=precision,
+        lanes=_lanes(settings, device),
     )
     pairs_total = round(sum(map(objective.pairs, rounds)) * settings.epochs)
     keeper = _Keeper(trainer, state, progress, pairs_total, resumable)
@@ -300,6 +301,11 @@ class _Keeper(TrainerCallback):
                 f"training: the loss is {loss} at step {state.global_step}; lower [training] learning_rate "
                 f"(now {args.learning_rate:g}) or raise warmup_fraction"
             )
+
+
+def _lanes(settings: "Training", device: str) -> int:
+    # Every lane holds gradients and a round's activations: more than two only for whoever asks for them.
+    return (settings.lanes or min(2, torch.get_num_threads())) if device == "cpu" else 1
 
 
 def _arguments(settings: "Training", directory: Path, rounds: int, device: str) -> TrainingArguments:

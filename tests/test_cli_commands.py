@@ -471,9 +471,19 @@ def test_only_the_change_that_waits_can_be_approved(command, ran):
     assert code == 2
     assert "waiting: ab12" in err
     assert not ran.approved("ab12")
-    code, _, _ = command("approve", "ab", "--who", "ada")
+    code, out, _ = command("approve", "ab", "--who", "ada")
     assert code == 0
+    assert "the next run may publish it" in out
     assert ran.approved("ab12")
+
+
+def test_a_drift_that_is_meant_can_be_approved_although_it_held_nothing_back(command, ran):
+    for gate in ("label_rate_drift", "data_drift"):
+        ran.record_gate("r1", GateResult(gate, "predictions", "WARN", "fail", 0.1, 0.005, "moved"), None, "cd34", "1")
+    code, out, _ = command("approve", "cd3", "--who", "ada")
+    assert code == 0
+    assert "the next run begins the comparison anew" in out
+    assert ran.approved("cd34")
 
 
 def test_publishing_goes_on_after_resume(command, ran):

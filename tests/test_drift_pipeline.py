@@ -51,3 +51,17 @@ def test_nights_add_up_in_the_versions_and_begin_anew_with_what_was_approved(pro
         project.operations.approve(warehouse.predictions_digest(), "nina")
     assert run(project, instance, NIGHT).success
     assert carried().count == 0
+
+
+def test_what_is_approved_after_it_was_published_ends_the_comparison_once(project, instance):
+    counts = []
+    for night in range(1, 5):
+        rows = project.entities()
+        rows[night]["text"] += " and the records of the office"
+        project.write_entities(rows)
+        assert run(project, instance, NIGHT).success
+        counts.append(read_history(Path(published(project)["path"])).count)
+        if night == 2:
+            with project.warehouse() as warehouse:
+                project.operations.approve(warehouse.predictions_digest(), "nina")
+    assert counts == [1, 2, 0, 1]

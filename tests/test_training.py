@@ -104,23 +104,26 @@ def single_prompt_gradients(model, prompt: Prompt, rounds) -> dict[str, torch.Te
 
 
 @pytest.mark.parametrize(
-    ("kind", "method", "overrides"),
+    ("kind", "method", "lanes", "overrides"),
     [
-        ("llama", "full", {"tie_word_embeddings": True}),
-        ("llama", "full", {"tie_word_embeddings": False}),
-        ("llama", "lora", {"tie_word_embeddings": True}),
-        ("llama", "lora", {"tie_word_embeddings": False}),
-        ("gemma3_text", "full", {"sliding_window": 16}),  # queries are longer than the window
-        ("phi", "lora", {}),  # a head with a bias
+        ("llama", "full", 1, {"tie_word_embeddings": True}),
+        ("llama", "full", 2, {"tie_word_embeddings": True}),
+        ("llama", "full", 2, {"tie_word_embeddings": False}),
+        ("llama", "lora", 2, {"tie_word_embeddings": True}),
+        ("llama", "lora", 1, {"tie_word_embeddings": False}),
+        ("gemma3_text", "full", 2, {"sliding_window": 16}),  # queries are longer than the window
+        ("phi", "lora", 2, {}),  # a head with a bias
     ],
 )
 def test_gradients_of_packed_uneven_rounds_equal_those_of_single_prompts(
-    kind, method, overrides, tmp_path, monkeypatch
+    kind, method, lanes, overrides, tmp_path, monkeypatch
 ):
     base = save_tiny(tmp_path / "base", kind, **overrides)
     prompt = tiny_prompt()
     # So small a rate that all steps see the same weights; five rounds by two leave a last step of one.
-    settings = Training(precision="fp32", method=method, rounds_per_step=2, lora_rank=4, learning_rate=1e-30)
+    settings = Training(
+        precision="fp32", method=method, rounds_per_step=2, lanes=lanes, lora_rank=4, learning_rate=1e-30
+    )
     steps = gradients_seen_by_the_trainer(base, tmp_path / "out", uneven_rounds(prompt), settings, monkeypatch)
     model = steady_model(base, settings).double()
     assert [len(rounds) for rounds, _ in steps] == [2, 2, 1]
@@ -132,6 +135,20 @@ def test_gradients_of_packed_uneven_rounds_equal_those_of_single_prompts(
             # Where a gradient cancels to nothing (a key's bias moves no softmax) rounding is all that is left.
             allowed = 1e-5 * gradient.abs().max() + 1e-8
             assert (found[name] - gradient).abs().max() <= allowed, name
+
+
+def test_lanes_follow_the_weights_and_end_with_the_same_ones_whichever_is_done_first(tmp_path):
+    base = save_tiny(tmp_path / "base")
+    prompt = tiny_prompt()
+    rounds = uneven_rounds(prompt)
+    ends = {}
+    for name, lanes in (("one", 1), ("three", 3), ("three again", 3)):
+        settings = Training(precision="fp32", rounds_per_step=4, lanes=lanes, epochs=3, learning_rate=1e-3)
+        ends[name] = train(base, prompt, rounds, settings, tmp_path / name, device="cpu")
+    assert len(ends["one"].loss_curve) == 6
+    assert ends["three"].loss_curve == pytest.approx(ends["one"].loss_curve, abs=1e-5)
+    first, again = (weights_of(ends[name].model_dir) for name in ("three", "three again"))
+    assert all(torch.equal(first[name], again[name]) for name in first)
 
 
 def test_the_loss_of_a_step_is_the_mean_over_all_its_items(tmp_path):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from semlabel.operations import Operations
     from semlabel.settings import Settings
 
+_VOLUME = "volume_change"
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept with the decision.")]
 
 
@@ -113,7 +114,9 @@ def approve(
     reason: ReasonOption = "",
     json: JsonOption = False,
 ) -> None:
-    """Let one volume change pass: exactly the one with this subject digest, and no later one.
+    """Say that one change is meant: exactly the one with this subject digest, and no later one.
+
+    `volume_change` then lets it be published; the gates of drift begin their comparison anew from it.
 
     \b
     Example:
@@ -121,7 +124,8 @@ def approve(
     """
     settings = project(config)
     operations = needed_operations(settings)
-    waiting = [row["subject_digest"] for row in operations.latest_gates() if _waits_for_approval(row)]
+    rows = [row for row in operations.latest_gates() if _waits_for_approval(row)]
+    waiting = list(dict.fromkeys(row["subject_digest"] for row in rows))
     fitting = [subject for subject in waiting if subject_digest and subject.startswith(subject_digest)]
     if len(fitting) != 1:
         there = ", ".join(subject[:12] for subject in waiting) or "none"
@@ -131,11 +135,13 @@ def approve(
     if json:
         show_json(document)
     else:
-        show(f"approved {fitting[0][:12]}; the next run may publish it")
+        held_back = any(row["gate"] == _VOLUME for row in rows if row["subject_digest"] == fitting[0])
+        then = "may publish it" if held_back else "begins the comparison anew"
+        show(f"approved {fitting[0][:12]}; the next run {then}")
 
 
 def _waits_for_approval(row: dict[str, Any]) -> bool:
-    return row["gate"] == "volume_change" and row["verdict"] != "pass"
+    return row["gate"] in (_VOLUME, "label_rate_drift", "data_drift") and row["verdict"] != "pass"
 
 
 def _refuse_red_gates(manifest: "Manifest", operations: "Operations") -> None:
