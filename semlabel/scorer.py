@@ -8,7 +8,7 @@ deliberately does not know entities, thresholds or labels.
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -25,12 +25,10 @@ from semlabel.bundles import Bundle, bundle
 from semlabel.errors import LabelerError, ModelRefused, PromptError
 from semlabel.heap import keep_freed_memory
 from semlabel.lanes import side_by_side
-from semlabel.linear_layers import serve_linear_layers
 from semlabel.models import (
     DTYPES,
     attention_layers,
     has_stateful_rope,
-    load_model,
     module_refusal,
     resolve_device,
     resolve_precision,
@@ -41,6 +39,7 @@ from semlabel.models import (
 from semlabel.packing import Layout, pack, rounds
 from semlabel.prompt import Prompt, PromptSpec, load_tokenizer
 from semlabel.readout import Labels, probabilities_of, readout, vocabulary_of
+from semlabel.served_model import load_served, products
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -124,8 +123,7 @@ class Scorer:
         tokenizer = load_tokenizer(path)
         prompt = Prompt(prompt_spec, tokenizer)
         keep_freed_memory()
-        model = load_model(path, "fp32", device, SPLIT if method in ("auto", "mis") else "stock")
-        serve_linear_layers(model.base_model, DTYPES[precision])
+        model = load_served(path, precision, device, SPLIT if method in ("auto", "mis") else "stock")
         scorer = cls(model, tokenizer, prompt, method, items_per_round, precision, max_round_tokens, lanes)
         if self_check:
             scorer.self_check()
@@ -267,7 +265,7 @@ class Scorer:
         """The margin of one whole prompt by the untouched model, its own head included: what all methods must give."""
         arguments: dict[str, Any] = {"logits_to_keep": 1} if self._takes("logits_to_keep", self.model) else {}
         stock = stock_attention(self.model.config)
-        with torch.inference_mode(), using_attention(self.model, stock), self._products():
+        with torch.inference_mode(), using_attention(self.model, stock), products(self.model, self.precision):
             self._restore_frequencies()
             logits = self.model(input_ids=self._tensor([list(prompt_ids)]), use_cache=False, **arguments).logits
         last = logits[0, -1].float()
@@ -358,16 +356,10 @@ class Scorer:
         device = self.model.device
         with self._counting:
             self.forwards += 1
-        with self._products():
+        with products(self.model, self.precision):
             return self.model.base_model(
                 input_ids=ids.to(device), position_ids=positions.to(device), **({"use_cache": False} | arguments)
             )
-
-    def _products(self) -> AbstractContextManager[Any]:
-        """Matrix products in the precision that is served, everything between them in that of the weights."""
-        if self.precision == "fp32":
-            return nullcontext()
-        return torch.autocast(self.model.device.type, DTYPES[self.precision])
 
     def _restore_frequencies(self) -> None:
         """Dynamic-NTK RoPE keeps the frequencies of the longest prompt it has met; one short forward resets them."""

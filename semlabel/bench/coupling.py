@@ -6,7 +6,7 @@ nothing of where entities come from.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ class _Coupling:
         # No line breaks: a candidate of a list has none either.
         words = text_ids(tokenizer, self._deciding.embeddings)
         self._words = [word for word in words if not {"\n", "\r"} & set(tokenizer.decode([word]))]
-        key = digest_of([SCHEMA_VERSION, asdict(plan), subject.digest, self.cross.digest(), device])
+        key = digest_of([SCHEMA_VERSION, self._deciding.identity(plan), self.cross.digest(), device])
         self._parts = Kept(out / f".order-coupling-{key[:16]}")
 
     def forget(self) -> None:

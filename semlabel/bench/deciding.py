@@ -3,6 +3,7 @@
 Loads a model when it is asked for and lets the one before it go. Knows nothing of orders, noise or files.
 """
 
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -18,8 +19,11 @@ from semlabel.errors import SemlabelError
 from semlabel.generation.answers import Faults
 from semlabel.generation.generator import Generator, Request
 from semlabel.generation.prompt import PackPrompt
-from semlabel.models import load_model, resolve_precision
+from semlabel.manifest import base_identity
+from semlabel.models import resolve_precision
 from semlabel.scorer import Scorer
+from semlabel.served_model import load_served
+from semlabel.versions import SCORING_CODE_VERSION
 
 Margins = npt.NDArray[np.float32]
 
@@ -81,6 +85,11 @@ class Deciding:
         self.embeddings = int(embeddings.num_embeddings)
         self.cross = self._cross(scorer, texts)
 
+    def identity(self, plan: Any) -> list[Any]:
+        """What decisions depend on besides the texts: the plan (a dataclass), both models by their files, the code."""
+        generator = "" if self._generator == self._subject.path else base_identity(self._generator)
+        return [asdict(plan), self._subject.digest, generator, SCORING_CODE_VERSION]
+
     def _cross(self, scorer: Scorer, texts: Texts | None) -> Cross:
         if texts is not None:
             return cross_of(texts, scorer.prompt, self._packs, self._most_entities(len(texts.candidates)))
@@ -108,12 +117,18 @@ class Deciding:
 
     @cached_property
     def _generating_model(self) -> PreTrainedModel:
-        return load_model(self._generator, self.generation_precision, self._device)
+        return load_served(self._generator, self.generation_precision, self._device)
 
     def answers(self, constrained: bool, entity: int, listed: list[list[int]]) -> tuple[Decisions, Faults]:
         """The decisions (candidates,) of lists about some candidates (token ids) of an entity, and their faults."""
         size = self._packs_per_forward
-        generator = Generator(self._generating_model, self._packs, constrained=constrained, packs_per_forward=size)
+        generator = Generator(
+            self._generating_model,
+            self._packs,
+            constrained=constrained,
+            packs_per_forward=size,
+            precision=self.generation_precision,
+        )
         (answered,) = generator.answer([Request(self.cross.pack_queries[entity], listed)])
         decided = [MISSING if label is None else int(label) for label in answered.labels]
         return np.array(decided, dtype=np.int8), answered.faults

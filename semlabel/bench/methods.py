@@ -80,6 +80,8 @@ def in_lanes(run: Callable[[Sequence[Task]], Scored], tasks: Sequence[Task], lan
         margins = None if margins is None or part.margins is None else [*margins, *part.margins]
         labels = None if labels is None or part.labels is None else [*labels, *part.labels]
         account += part.account
+    if rest:  # phases of parts that ran side by side do not add up to anything
+        account.prefill_seconds = account.decode_seconds = None
     return Scored(margins, labels, account)
 
 

@@ -5,7 +5,7 @@ counted from these arrays at the end. Deliberately does not know where entities 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,7 @@ class _Order:
         self._deciding = Deciding(subject, plan, texts, device)
         self._precisions = self._deciding.precisions
         self.cross = self._deciding.cross
-        key = digest_of([SCHEMA_VERSION, asdict(plan), subject.digest, self.cross.digest(), device])
+        key = digest_of([SCHEMA_VERSION, self._deciding.identity(plan), self.cross.digest(), device])
         self._parts = Kept(out / f".order-{key[:16]}")
 
     def forget(self) -> None:

@@ -22,6 +22,7 @@ from semlabel.generation.prompt import PackPrompt
 from semlabel.generation.rows import Rows, SharedQuery
 from semlabel.models import module_refusal, smallest_window, stock_attention, using_attention
 from semlabel.scorer import readout
+from semlabel.served_model import products
 
 _SLACK_TOKENS = 16  # a list that is not well-formed may be this much longer than one that is, then it is cut off
 
@@ -81,7 +82,8 @@ class Generator:
 
     `constrained` holds decoding to the grammar, with YES from `threshold` (logits) on; `skip_forced` then feeds forced
     tokens together with what follows them. `shared_query` runs an entity's query once for all its packs, else packs of
-    all requests are batched as whole prompts. `packs_per_forward` bounds a batch. `work` adds up what was done.
+    all requests are batched as whole prompts. `packs_per_forward` bounds a batch. `precision` is that of the matrix
+    products of an fp32 model (see `served_model`); `work` adds up what was done.
     """
 
     def __init__(
@@ -93,13 +95,14 @@ class Generator:
         shared_query: bool = True,
         packs_per_forward: int = 8,
         threshold: float = 0.0,
+        precision: str = "fp32",
     ) -> None:
         # What is refused here is what a padded batch over a cache cannot serve, as with the method `prefix_cache`.
         if problem := module_refusal(model, "prefix_cache"):
             raise ModelRefused(problem.replace('; use method = "independent"', "; it cannot generate in batches"))
         self.model, self.prompt = model.eval(), prompt
         self.constrained, self.skip_forced, self.shared_query = constrained, skip_forced, shared_query
-        self.packs_per_forward, self.threshold = packs_per_forward, threshold
+        self.packs_per_forward, self.threshold, self.precision = packs_per_forward, threshold, precision
         self.work = Work()
         self._window = smallest_window(model.config)
 
@@ -148,7 +151,8 @@ class Generator:
             shared = None
             if mine[0].query:
                 start_time = self._now()
-                shared = SharedQuery(self.model, mine[0].query)
+                with products(self.model, self.precision):
+                    shared = SharedQuery(self.model, mine[0].query)
                 self.work.prefill_seconds += self._now() - start_time
                 self.work.prefill_tokens += shared.length
                 self.work.prefill_forwards += 1
@@ -164,7 +168,7 @@ class Generator:
             lead = self.prompt.grammar.lead(0)
             hidden = self._append(rows, [[*prompt, *lead] for prompt in prompts])
         else:
-            hidden = rows.append(prompts)
+            hidden = self._grown(rows, prompts)
         work.prefill_seconds, work.prefill_tokens, work.prefill_forwards = (
             self._now() - start,
             rows.tokens,
@@ -198,13 +202,17 @@ class Generator:
     def _chosen(self, pack: _Pack) -> tuple[int, ...]:
         return self.prompt.grammar.yes if pack.labels[-1] else self.prompt.grammar.no
 
+    def _grown(self, rows: Rows, blocks: list[list[int]]) -> torch.Tensor:
+        with products(self.model, self.precision):
+            return rows.append(blocks)
+
     def _append(self, rows: Rows, blocks: list[list[int]]) -> torch.Tensor:
         """One forward for the blocks, or one for every token of theirs when forced tokens are not to be skipped."""
         if self.skip_forced or not rows.forwards:
-            return rows.append(blocks)
+            return self._grown(rows, blocks)
         hidden: torch.Tensor | None = None
         for step in range(max(map(len, blocks))):
-            now = rows.append([block[step : step + 1] for block in blocks])
+            now = self._grown(rows, [block[step : step + 1] for block in blocks])
             if hidden is None:
                 hidden = now
             else:
@@ -231,7 +239,7 @@ class Generator:
                 blocks.append([token] if grows and len(written[row]) < limits[row] else [])
             if not any(blocks):
                 break
-            hidden = rows.append(blocks)
+            hidden = self._grown(rows, blocks)
         for pack, ids, whole in zip(packs, written, finished, strict=True):
             parsed = parse(self.prompt.text_of(ids), pack.count, self.prompt.yes, self.prompt.no, whole)
             pack.labels, pack.faults = parsed.labels, parsed.faults

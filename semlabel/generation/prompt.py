@@ -53,8 +53,8 @@ class Grammar:
 class PackPrompt:
     """The packed prompt of one tokenizer, made from the specification of the single prompt it is compared with.
 
-    `spec` gives the text before the entity, the format, the answer words and the limits; the entity keeps as many
-    tokens as in the single prompt. Raises PromptError where the single prompt would, and for a tokenizer without an
+    `spec` gives the text before the entity, the question between entity and candidate, the format, the answer words and
+    the limits; the entity keeps as many tokens as in the single prompt. Raises PromptError where the single prompt would, and for a tokenizer without an
     end token.
     """
 
@@ -79,8 +79,9 @@ class PackPrompt:
         return self._texts.ids(self._instruction())
 
     def _packed_spec(self, spec: PromptSpec, max_query_tokens: int) -> PromptSpec:
-        head = spec.template.split("{entity}", maxsplit=1)[0]
-        template = f"{head}{{entity}}{self._instruction()}{{candidate}}{_CLOSING}"
+        head, rest = spec.template.split("{entity}", maxsplit=1)
+        question = rest.split("{candidate}", maxsplit=1)[0].rstrip()
+        template = f"{head}{{entity}}{question}{self._instruction()}{{candidate}}{_CLOSING}"
         return replace(spec, template=template, max_query_tokens=max_query_tokens)
 
     def _grammar(self, tokenizer: "PreTrainedTokenizerFast") -> Grammar:

@@ -29,8 +29,10 @@ from semlabel.manifest import base_identity
 from semlabel.metrics import estimate, quality_draws
 from semlabel.models import resolve_device, resolve_precision
 from semlabel.progress import Progress, ProgressSink, silent
+from semlabel.training import TRAINING_CODE_VERSION
+from semlabel.versions import SCORING_CODE_VERSION
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MEASURES = ("auc", "average_precision", "f1")
 
 
@@ -106,7 +108,9 @@ class _Study:
     @cached_property
     def _shared(self) -> str:
         base = self._problem.settings.model.base
-        return digest_of([SCHEMA_VERSION, base_identity(base), self._problem.held_out_digest])
+        tables = [self._problem.held_out_digest, self._problem.training_digest]
+        versions = [SCHEMA_VERSION, TRAINING_CODE_VERSION, SCORING_CODE_VERSION]
+        return digest_of([versions, base_identity(base), tables])
 
     def part(self, variant: Variant, seed: int) -> Part:
         """What a variant gave: margins of calibrate and test, and what it took."""

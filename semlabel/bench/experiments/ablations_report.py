@@ -25,7 +25,8 @@ _NOTES = """
 {pairs:,} training pairs each (a variant whose rounds do not divide them has fewer), the same entities held out: the
 natural cross product of {entities} entities ({judged:,} pairs, {positives:,} of them YES). `difference`: average
 precision against {recipe}, on the same drawn entities. Intervals: 95 %, bootstrap over entities and over {seeds}. F1 at
-the cut that is best on calibrate. Labels/s are those of judging the test entities, without loading.
+the cut that is best on calibrate; lists are judged under answers fed back without a cut. Every variant has the
+recipe's learning rate unless its name or its settings say otherwise. Labels/s are those of judging the test entities, without loading.
 """
 
 

@@ -61,14 +61,19 @@ def ratios(
 def ratio_at_their_best(
     sizes: Sequence[int], ours: FloatArray, theirs: FloatArray, confidence: float = 0.95
 ) -> dict[str, Any]:
-    """The largest size of theirs over the pairs ours needs for the quality theirs has there."""
-    largest = sizes[-1]
-    drawn = []
+    """At the best quality that theirs has at any size: the pairs theirs first has it with, over those ours needs.
+
+    `pairs` are theirs. A curve that is flat, or falls, at its end is not charged for the pairs that brought it nothing.
+    """
+    drawn, theirs_needed = [], []
     for mine, other in zip(ours, theirs, strict=True):
-        needed = first_reach(sizes, mine, other[-1])
-        drawn.append(math.inf if needed == 0 else largest / needed)
-    limits = 1.0, largest / sizes[0]
-    return {"pairs": largest, "quality": float(theirs[0, -1]), **_interval(drawn, limits, confidence)}
+        best = sizes[int(np.argmax(other))]
+        needed = first_reach(sizes, mine, float(other.max()))
+        theirs_needed.append(best)
+        drawn.append(math.inf if needed == 0 else best / needed)
+    # What is not known is bounded by the least that any draw would have allowed to say.
+    limits = max(theirs_needed) / sizes[-1], min(theirs_needed) / sizes[0]
+    return {"pairs": theirs_needed[0], "quality": float(theirs[0].max()), **_interval(drawn, limits, confidence)}
 
 
 def _interval(drawn: Sequence[float], limits: tuple[float, float], confidence: float) -> dict[str, Any]:

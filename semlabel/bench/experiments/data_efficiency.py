@@ -1,13 +1,14 @@
 """Experiment 1, data efficiency: quality against training pairs, for semantic scoring and for packed generation.
 
 Every method gets the same base model, pairs, epochs and entities per step, its best learning rate of several (chosen
-for each size on calibrate, with the first seed), and a cut tuned on calibrate. Trainings and judgements are kept one
+for each size on calibrate, with the first seed; where the best is the smallest or the largest, further ones are tried),
+and cuts tuned on calibrate. Trainings and judgements are kept one
 by one, so that a killed run goes on, and a later one with more sizes or seeds keeps what is there. Knows nothing of
 how a method learns.
 """
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -31,13 +32,17 @@ from semlabel.metrics import estimate, quality_draws
 from semlabel.models import resolve_device, resolve_precision
 from semlabel.progress import Progress, ProgressSink, silent
 from semlabel.settings import Settings
+from semlabel.training import TRAINING_CODE_VERSION
+from semlabel.versions import SCORING_CODE_VERSION
 
 NAME = "data_efficiency"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 OURS, THEIRS = "mis", "generation"
 METHODS = (OURS, THEIRS)
 MEASURES = ("average_precision", "f1")
 _FREE = "free"
+_FURTHER_RATES = 2
+_RANKED, _STAMP = "ranked", "trial.txt"
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,9 @@ class _Study:
         self._problem, self._plan, self._parts, self._progress = problem, plan, Kept(folder), progress
         self._keep_in = keep_in
         self._chosen: dict[tuple[str, int], float] = {}
-        self._shared = digest_of([SCHEMA_VERSION, base_identity(problem.settings.model.base), problem.held_out_digest])
+        tables = [problem.held_out_digest, problem.training_digest]
+        versions = [SCHEMA_VERSION, TRAINING_CODE_VERSION, SCORING_CODE_VERSION]
+        self._shared = digest_of([versions, base_identity(problem.settings.model.base), tables])
 
     def cells(self, seeds: tuple[int, ...]) -> Iterator[dict[str, Any]]:
         """One flat record per method, size and seed, the first seed with all its learning rates first."""
@@ -115,10 +122,11 @@ class _Study:
 
     def _cell(self, method: str, size: int, seed: int) -> dict[str, Any]:
         first = seed == self._plan.seeds[0]
-        rates = self._plan.learning_rates if first else (self._chosen[method, size],)
+        rates = list(self._plan.learning_rates if first else (self._chosen[method, size],))
         trials: dict[float, KeptPart] = {}
         best = rates[0]
-        for rate in rates:
+        while untried := [rate for rate in rates if rate not in trials]:
+            rate = untried[0]
             trial = _Trial(self, method, size, seed, rate)
             trials[rate] = self._parts.part(trial.name, trial.calibrated)
             precision = trials[rate].facts["calibrate_average_precision"]
@@ -127,6 +135,8 @@ class _Study:
                 best = rate
             elif rate != best:
                 trial.forget()
+            if first and len(untried) == 1:
+                rates += _beyond(self._plan.learning_rates, best, rates)
         self._chosen[method, size] = best
         trial = _Trial(self, method, size, seed, best)
         judged = self._parts.part(f"{trial.name}-judged", partial(trial.judged, trials[best]))
@@ -135,7 +145,9 @@ class _Study:
         trial.forget()
         tried = {f"{rate:g}": part.facts["calibrate_average_precision"] for rate, part in trials.items()}
         about = {"method": method, "pairs": size, "seed": seed, "learning_rate": best}
-        return about | trials[best].facts | judged.facts | {"calibrate_average_precision_by_rate": tried}
+        at_an_edge = first and len(trials) > 1 and best in (min(trials), max(trials))
+        about |= {"calibrate_average_precision_by_rate": tried, "learning_rate_at_an_edge": at_an_edge}
+        return about | trials[best].facts | judged.facts
 
     def document(self, cells: list[dict[str, Any]], seeds: tuple[int, ...], complete: bool) -> dict[str, Any]:
         """All that is known so far."""
@@ -184,10 +196,7 @@ class _Study:
     def _drawn(self, name: str) -> dict[str, np.ndarray]:
         judged = self._parts.find(f"{name}-judged")
         assert judged is not None  # cells come before curves
-        part = self._problem.test
-        margins = part.of(judged.arrays["margins"])
-        flagged = margins >= judged.facts["threshold"]
-        draws = quality_draws(part.rows, part.labels, margins, flagged, self._plan.resamples)
+        draws = _measured(self._problem.test, judged.arrays, judged.facts["threshold"], self._plan.resamples)
         return {measure: draws[measure] for measure in MEASURES}
 
 
@@ -224,13 +233,16 @@ class _Trial:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def keep(self, target: Path) -> None:
-        """Put a copy of the model at `target`, trained anew where it was removed; one that is there stays."""
-        if target.exists():
+        """Put a copy of the model at `target`, trained anew where it was removed; its own copy, once there, stays."""
+        stamp = target / _STAMP
+        if stamp.exists() and stamp.read_text(encoding="utf-8") == self.name:
             return
         _, trained = self._trained()
         fresh = target.with_name(f".{target.name}.new")
         shutil.rmtree(fresh, ignore_errors=True)
         shutil.copytree(trained.model_dir, fresh)
+        (fresh / _STAMP).write_text(self.name, encoding="utf-8")
+        shutil.rmtree(target, ignore_errors=True)
         fresh.rename(target)
 
     def _trained(self) -> Any:
@@ -266,20 +278,22 @@ class _Trial:
         return KeptPart({"margins": scored.margins}, facts)
 
     def judged(self, trial: KeptPart) -> KeptPart:
-        """Choose the cut on calibrate, and judge test with it."""
+        """Choose the cuts on calibrate, and judge test with them."""
         _, trained = self._trained()
-        threshold = self._threshold(trained.model_dir, self._problem.calibrate, trial.arrays["margins"])
+        threshold, ranking = self._cuts(trained.model_dir, self._problem.calibrate, trial.arrays["margins"])
         part = self._problem.test
         scored = self._score(trained.model_dir, part, threshold)
-        margins = part.of(scored.margins)
-        measured = quality_draws(part.rows, part.labels, margins, margins >= threshold, resamples=0)
+        arrays = {"margins": scored.margins}
+        if ranking != threshold:
+            arrays[_RANKED] = self._score(trained.model_dir, part, ranking).margins
+        measured = _measured(part, arrays, threshold, resamples=0)
         facts = {
             "threshold": threshold,
+            "feedback_threshold_of_average_precision": ranking,
             **{name: float(found[0]) for name, found in measured.items() if np.isfinite(found[0])},
             "labels_per_s": scored.margins.size / scored.seconds,
             "scoring": scored.counts,
         }
-        arrays = {"margins": scored.margins}
         if isinstance(self._learner, PackedGeneration) and self._study._plan.free:
             few = part.first(self._study._plan.free)
             decisions, faults, seconds = self._learner.answer(trained.model_dir, few.texts)
@@ -293,12 +307,39 @@ class _Trial:
             arrays[_FREE] = decisions
         return KeptPart(arrays, facts)
 
-    def _threshold(self, model_dir: Path, part: Part, margins: np.ndarray) -> float:
-        """The cut with the best F1 on calibrate. A list feeds its answers back, so there a cut is tried as it would
-        be used, and kept only where it is better than the answers that were written without one.
+    def _cuts(self, model_dir: Path, part: Part, margins: np.ndarray) -> tuple[float, float]:
+        """The cut with the best F1 on calibrate, and the one under whose answers average precision is best there.
+
+        A list feeds its answers back, so a cut changes its margins: each is tried as it would be used, beside the
+        answers that are written without one. Where nothing is fed back both are one.
         """
+        from sklearn.metrics import average_precision_score
+
         cut = best_f1_cut(part.labels, part.of(margins))
         if not isinstance(self._learner, PackedGeneration):
-            return cut
-        tried = {0.0: margins, cut: self._score(model_dir, part, cut).margins}
-        return max(tried, key=lambda threshold: f1_of(part.labels, part.of(tried[threshold]) >= threshold))
+            return cut, cut
+        tried = {0.0: part.of(margins), cut: part.of(self._score(model_dir, part, cut).margins)}
+        f1 = {threshold: f1_of(part.labels, found >= threshold) for threshold, found in tried.items()}
+        ranked = {threshold: average_precision_score(part.labels, found) for threshold, found in tried.items()}
+        return max(f1, key=lambda threshold: f1[threshold]), max(ranked, key=lambda threshold: ranked[threshold])
+
+
+def _beyond(planned: Sequence[float], best: float, tried: Sequence[float]) -> list[float]:
+    """One rate further out where the best of all that were tried is the smallest or the largest."""
+    if len(planned) < 2 or len(tried) >= len(planned) + _FURTHER_RATES:
+        return []
+    rates = sorted(tried)
+    if best == rates[-1]:
+        return [best * best / rates[-2]]
+    return [best * best / rates[1]] if best == rates[0] else []
+
+
+def _measured(part: Part, arrays: dict[str, np.ndarray], threshold: float, resamples: int) -> dict[str, np.ndarray]:
+    """Draws of every measure: decisions of the margins at their cut, ranking of those that were made to rank by."""
+    margins = part.of(arrays["margins"])
+    draws = quality_draws(part.rows, part.labels, margins, margins >= threshold, resamples)
+    if _RANKED in arrays:
+        ranked = part.of(arrays[_RANKED])
+        by_rank = quality_draws(part.rows, part.labels, ranked, None, resamples)
+        draws |= {measure: by_rank[measure] for measure in ("auc", "average_precision")}
+    return draws

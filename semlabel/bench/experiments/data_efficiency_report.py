@@ -12,9 +12,11 @@ _COLORS = {"mis": "#1b6ca8", "generation": "#7a4fa3"}
 NAMES = {"mis": "semantic scoring", "generation": "packed generation, held to a well-formed list"}
 TITLES = {"average_precision": "average precision", "f1": "F1"}
 _NOTES = """
-Same base model, pairs, epochs and entities per step; the better of the learning rates {rates}, chosen on calibrate for
-each method and size with the first seed; the cut (a margin, or the log-odds of an answer) with the best F1 on
-calibrate. Judged on the natural cross product of {entities} held-out entities ({pairs:,} pairs, {positives:,} of them
+Same base model, pairs, epochs and entities per step; the best of the learning rates {rates}, chosen on calibrate for
+each method and size with the first seed (where the best of several was the smallest or the largest, up to two further
+ones were tried; `*`: the best is at an edge nevertheless); the cut (a margin, or the log-odds of an answer) with the
+best F1 on calibrate. A list feeds its answers back, so packed generation is ranked under the cut, of that one and none,
+with the better average precision on calibrate. Judged on the natural cross product of {entities} held-out entities ({pairs:,} pairs, {positives:,} of them
 YES). Intervals: 95 %, bootstrap over entities and over {seeds}. Ratios are read off between the sizes that were tested
 and never beyond them.
 """
@@ -58,8 +60,8 @@ def ratio_tables(document: dict[str, Any]) -> str:
         for row in document["ratios"]
     ]
     sentences = [
-        f"At the {TITLES[row['measure']]} of packed generation with {row['pairs']:,} pairs ({row['quality']:.3f}), it "
-        f"has had {told(row['ratio'])} times the pairs of semantic scoring ({span(row)}).\n"
+        f"At the best {TITLES[row['measure']]} of packed generation ({row['quality']:.3f}, with {row['pairs']:,} pairs), "
+        f"it has had {told(row['ratio'])} times the pairs of semantic scoring ({span(row)}).\n"
         for row in document["ratio_at_the_best_of_generation"]
     ]
     return "\n".join([markdown_table(headers, rows), *sentences])
@@ -90,7 +92,7 @@ def _cells(document: dict[str, Any]) -> str:
             cell["method"],
             f"{cell['pairs_trained']:,}",
             str(cell["seed"]),
-            f"{cell['learning_rate']:g}",
+            f"{cell['learning_rate']:g}{'*' if cell['learning_rate_at_an_edge'] else ''}",
             f"{cell['training_seconds']:.0f}",
             f"{cell['average_precision']:.3f}",
             f"{cell['f1']:.3f}",

@@ -7,24 +7,28 @@ pairs a round, and both give margins for every candidate of an entity. Knows not
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from semlabel.bench.experiments.problem import Problem
 from semlabel.bench.experiments.whole_prompt import whole_prompt_objective
 from semlabel.bench.orders import MISSING, Decisions, permutation
-from semlabel.errors import SettingsError
+from semlabel.errors import PromptError, SettingsError
 from semlabel.generation.answers import Faults
-from semlabel.generation.generator import Generator, Request
+from semlabel.generation.generator import Answered, Generator, Request, Work
 from semlabel.generation.prompt import PACK_SIZE, PackPrompt
 from semlabel.generation.trainer import list_objective, pack_rounds
-from semlabel.models import load_model, resolve_device
+from semlabel.lanes import side_by_side
+from semlabel.models import resolve_device, resolve_precision, stock_attention, using_attention
 from semlabel.progress import ProgressSink, silent
 from semlabel.prompt import Prompt, PromptSpec, load_tokenizer
 from semlabel.scorer import Scorer
+from semlabel.served_model import load_served
 from semlabel.settings import Settings
 from semlabel.training import TrainingResult, label_objective, train
 from semlabel.training_data import rounds_from_pairs, training_spec
@@ -99,7 +103,8 @@ class SemanticScoring:
         items = scorer.prompt.items(list(self._problem.catalog["text"]))
         queries = [query.ids for query in scorer.prompt.queries(list(texts))]
         start = time.perf_counter()
-        margins = np.stack([scorer.margins(query, items) for query in queries])
+        found = dict(scorer.margins_of([(query, items) for query in queries]))
+        margins = np.stack([_or_raise(found[number]) for number in range(len(queries))])
         seconds = time.perf_counter() - start
         counts = {
             "precision": scorer.precision,
@@ -134,19 +139,19 @@ class PackedGeneration:
 
     def score(self, model_dir: Path | str, texts: Sequence[str], threshold: float = 0.0) -> Scored:
         """See `Learner.score`. Lists are held to the grammar, and a YES is written from `threshold` on."""
-        generator, places, requests = self._requests(model_dir, texts, True, threshold)
+        generators, places, requests = self._requests(model_dir, texts, True, threshold)
         start = time.perf_counter()
-        answered = generator.answer(requests)
+        answered = _answers(generators, requests)
         seconds = time.perf_counter() - start
         margins = np.empty((len(texts), len(places)), dtype=np.float32)
         margins[:, places] = np.stack([one.margins for one in answered if one.margins is not None])
-        return Scored(margins, seconds, {"precision": self._precision(generator), **_work(generator)})
+        return Scored(margins, seconds, {"precision": generators[0].precision, **_work(generators)})
 
     def answer(self, model_dir: Path | str, texts: Sequence[str]) -> tuple[Decisions, Faults, float]:
         """What lists written freely say (entities, candidates), their faults, and the seconds they took."""
-        generator, places, requests = self._requests(model_dir, texts, False, 0.0)
+        generators, places, requests = self._requests(model_dir, texts, False, 0.0)
         start = time.perf_counter()
-        answered = generator.answer(requests)
+        answered = _answers(generators, requests)
         seconds = time.perf_counter() - start
         decisions: Decisions = np.full((len(texts), len(places)), MISSING, dtype=np.int8)
         faults = Faults()
@@ -157,22 +162,52 @@ class PackedGeneration:
 
     def _requests(
         self, model_dir: Path | str, texts: Sequence[str], constrained: bool, threshold: float
-    ) -> tuple[Generator, npt.NDArray[np.int64], list[Request]]:
+    ) -> tuple[list[Generator], npt.NDArray[np.int64], list[Request]]:
+        """As many generators of one model as may be at work at once; where the candidates stand, and the requests."""
         settings, prompt = self._settings, self._prompt(self._spec)
-        model = load_model(model_dir, settings.model.precision, resolve_device(settings.model.device))
-        size = self._packs_per_forward
-        generator = Generator(model, prompt, constrained, packs_per_forward=size, threshold=threshold)
+        device = resolve_device(settings.model.device)
+        precision = resolve_precision(settings.model.precision, device)
+        model = load_served(model_dir, precision, device)
+        lanes = torch.get_num_threads() if device == "cpu" else 1
+        generators = [
+            Generator(
+                model,
+                prompt,
+                constrained,
+                packs_per_forward=self._packs_per_forward,
+                threshold=threshold,
+                precision=precision,
+            )
+            for _ in range(lanes)
+        ]
         candidates = prompt.candidates(list(self._problem.catalog["text"]))
         places = permutation(_ORDER, len(candidates))
         listed = [candidates[place] for place in places]
-        return generator, places, [Request(prompt.query(text).ids, listed) for text in texts]
-
-    def _precision(self, generator: Generator) -> str:
-        return {"torch.float32": "fp32", "torch.bfloat16": "bf16"}[str(generator.model.dtype)]
+        return generators, places, [Request(prompt.query(text).ids, listed) for text in texts]
 
 
-def _work(generator: Generator) -> dict[str, Any]:
-    work = generator.work
+def _or_raise(found: "np.ndarray | PromptError") -> np.ndarray:
+    if isinstance(found, PromptError):
+        raise found
+    return found
+
+
+def _answers(generators: Sequence[Generator], requests: Sequence[Request]) -> list[Answered]:
+    """The answers to all requests, every generator at work on a part of them."""
+    model = generators[0].model
+    parts = [list(requests[place :: len(generators)]) for place in range(len(generators))]
+    calls = [partial(one.answer, part) for one, part in zip(generators, parts, strict=True) if part]
+    answered: list[Answered | None] = [None] * len(requests)
+    with using_attention(model, stock_attention(model.config)):
+        for place, found in enumerate(side_by_side(calls, len(calls))):
+            answered[place :: len(generators)] = found
+    return [one for one in answered if one is not None]
+
+
+def _work(generators: Sequence[Generator]) -> dict[str, Any]:
+    work = Work()
+    for one in generators:
+        work.add(one.work)
     return {
         "packs": work.packs,
         "prefill_tokens": work.prefill_tokens,

@@ -106,6 +106,13 @@ class Problem:
         }
 
     @property
+    def training_digest(self) -> str:
+        """The identity of what can be trained on: texts of entities and candidates, and every reference label."""
+        entities = self.entities[["entity_id", "text", "split"]].astype(str)
+        tables = (entities, self.candidates.astype(str), self.references.astype(str))
+        return digest_of([sorted(map(list, table.itertuples(index=False))) for table in tables])
+
+    @property
     def held_out_digest(self) -> str:
         """The identity of what is judged: texts and labels of both parts, and the catalog's texts."""
         parts = [[part.texts, part.labels.tolist()] for part in (self.calibrate, self.test)]
