@@ -1,8 +1,8 @@
 """Label-only training on packed rounds: one reference label an item, loss on the label position only.
 
 Knows nothing of tables, gates or thresholds: rounds of token ids in, a model directory out. All items of an entity go
-through one packed forward, so the gradient is exactly the sum of the single prompts' gradients; the loss of an optimiser
-step is the sum over its items divided by their number, however unevenly they are spread.
+through one packed forward, so the gradient is exactly the sum of the single prompts' gradients; the loss of a step of
+the optimiser is the sum over its items divided by their number, however unevenly they are spread.
 """
 
 import math

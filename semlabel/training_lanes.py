@@ -50,7 +50,7 @@ def _backward(model: torch.nn.Module, batches: Sequence[Any], loss: Loss) -> lis
     found = []
     for batch in batches:
         value = loss(model, batch)
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         found.append(value.detach())
     return found
 

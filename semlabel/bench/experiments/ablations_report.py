@@ -26,7 +26,8 @@ _NOTES = """
 natural cross product of {entities} entities ({judged:,} pairs, {positives:,} of them YES). `difference`: average
 precision against {recipe}, on the same drawn entities. Intervals: 95 %, bootstrap over entities and over {seeds}. F1 at
 the cut that is best on calibrate; lists are judged under answers fed back without a cut. Every variant has the
-recipe's learning rate unless its name or its settings say otherwise. Labels/s are those of judging the test entities, without loading.
+recipe's learning rate unless its name or its settings say otherwise. Labels/s are those of judging the test
+entities, without loading.
 """
 
 

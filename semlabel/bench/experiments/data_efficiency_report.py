@@ -16,7 +16,8 @@ Same base model, pairs, epochs and entities per step; the best of the learning r
 each method and size with the first seed (where the best of several was the smallest or the largest, up to two further
 ones were tried; `*`: the best is at an edge nevertheless); the cut (a margin, or the log-odds of an answer) with the
 best F1 on calibrate. A list feeds its answers back, so packed generation is ranked under the cut, of that one and none,
-with the better average precision on calibrate. Judged on the natural cross product of {entities} held-out entities ({pairs:,} pairs, {positives:,} of them
+with the better average precision on calibrate. Judged on the natural cross product of {entities} held-out entities
+({pairs:,} pairs, {positives:,} of them
 YES). Intervals: 95 %, bootstrap over entities and over {seeds}. Ratios are read off between the sizes that were tested
 and never beyond them.
 """
@@ -60,7 +61,7 @@ def ratio_tables(document: dict[str, Any]) -> str:
         for row in document["ratios"]
     ]
     sentences = [
-        f"At the best {TITLES[row['measure']]} of packed generation ({row['quality']:.3f}, with {row['pairs']:,} pairs), "
+        f"At the best {TITLES[row['measure']]} of packed generation ({row['quality']:.3f} with {row['pairs']:,} pairs) "
         f"it has had {told(row['ratio'])} times the pairs of semantic scoring ({span(row)}).\n"
         for row in document["ratio_at_the_best_of_generation"]
     ]
