@@ -54,9 +54,8 @@ class PackPrompt:
     """The packed prompt of one tokenizer, made from the specification of the single prompt it is compared with.
 
     `spec` gives the text before the entity, the question between entity and candidate, the format, the answer words and
-    the limits; the entity keeps as many tokens as in the single prompt. Raises PromptError where the single prompt would,
-    and for a tokenizer without an
-    end token.
+    the limits; the entity keeps as many tokens as in the single prompt. Raises PromptError where the single prompt
+    would, and for a tokenizer without an end token.
     """
 
     def __init__(self, spec: PromptSpec, tokenizer: "PreTrainedTokenizerFast", pack_size: int = PACK_SIZE) -> None:
