@@ -6,8 +6,8 @@ counts what is left. Files without the entity are shared with the old version, n
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,13 +39,19 @@ def count_in_versions(directory: Path, entity_id: str) -> int:
     return sum(sum(_rows_by_file(directory / VERSIONS / name, entity_id).values()) for name in version_names(directory))
 
 
-def erase_from_versions(directory: Path, entity_id: str) -> list[str]:
-    """Rewrite every version that names the entity; returns their names. Raises WarehouseError for a damaged one."""
+def erase_from_versions(
+    directory: Path, entity_id: str, alone: Callable[[], AbstractContextManager[object]] = nullcontext
+) -> list[str]:
+    """Rewrite every version that names the entity; returns their names. Raises WarehouseError for a damaged one.
+
+    `alone` is entered for each: a rollback must not meet a version, or `current`, in the middle of it.
+    """
     rewritten = []
     for name in version_names(directory):
         found = _rows_by_file(directory / VERSIONS / name, entity_id)
         if sum(found.values()):
-            _rewrite(directory, name, entity_id, found)
+            with alone():
+                _rewrite(directory, name, entity_id, found)
             rewritten.append(name)
     return rewritten
 

@@ -20,7 +20,7 @@ from semlabel.errors import LeaseHeld, SemlabelError, SourceError
 from semlabel.judging import store, taught
 from semlabel.leases import ProcessIdentity
 from semlabel.operations import STARTED
-from semlabel.published import clean
+from semlabel.published import alone, clean
 from semlabel.spool_versions import Versions
 from semlabel.warehouse import LEASE, Opening, Warehouse
 
@@ -83,8 +83,9 @@ def erase(
     _refuse_while_running(operations)
     with operations.lease(LEASE, f"erase-{digest[:8]}", wait_seconds=0):
         paths = settings.paths
-        for folder in (paths.published, paths.preview):
-            clean(folder)
+        with alone(operations, f"erase-{digest[:8]}"):
+            for folder in (paths.published, paths.preview):
+                clean(folder)
         with _warehouse(settings) as warehouse:
             texts = erase_warehouse.known_texts(warehouse, entity_id)
             known = any(erase_warehouse.count_entity(warehouse, entity_id).values())
@@ -144,7 +145,8 @@ def _erase_preview(work: _Erasure) -> None:
 
 def _erase_versions(work: _Erasure, place: str, directory: Path) -> None:
     work.note(**{f"{place}: rows": count_in_versions(directory, work.entity_id)})
-    erase_from_versions(directory, work.entity_id)
+    who = f"erase-{text_id(work.entity_id)[:8]}"
+    erase_from_versions(directory, work.entity_id, lambda: alone(work.operations, who))
 
 
 def _erase_temporary(work: _Erasure) -> None:

@@ -394,6 +394,17 @@ class Operations:
         with self.file.transaction() as connection:
             connection.execute("DELETE FROM settings WHERE name = ?", (_PAUSED,))
 
+    def begin_pause(self, reason: str) -> bool:
+        """Stop every later publication, unless that is so already; whether it was this call that did."""
+        with self.file.transaction() as connection:
+            row = (_PAUSED, reason, now_utc())
+            return connection.execute("INSERT OR IGNORE INTO settings VALUES (?, ?, ?)", row).rowcount == 1
+
+    def end_pause(self, reason: str) -> None:
+        """Let publications go on that `begin_pause` stopped for this reason; a pause of anybody else stays."""
+        with self.file.transaction() as connection:
+            connection.execute("DELETE FROM settings WHERE name = ? AND value = ?", (_PAUSED, reason))
+
     def publishing_paused(self) -> str | None:
         """Why publishing is paused (it may be an empty text), or None when it is not."""
         return self.remembered(_PAUSED)

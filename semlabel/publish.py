@@ -1,15 +1,16 @@
 """Publishing: verify, then switch.
 
 Stages a version beside the published ones (`predictions/` and `labels/` in Parquet, a DuckDB copy, who changed and
-why, the manifest last), proves that it holds exactly the warehouse's rows, asks for the verdicts once more, and only
-then moves `current`. Whatever goes wrong before leaves the current version as it was. Knows nothing of gates: the
-caller's `recheck` decides. Sorting stays inside buckets of entities, so memory does not grow with the table.
+why, the manifest last), proves that it holds exactly the warehouse's rows, asks for the verdicts and for what people
+decided meanwhile once more, and only then moves `current`. Whatever goes wrong before leaves the current version as it
+was. Knows nothing of gates: the caller's `recheck` decides. Sorting stays inside buckets of entities, so memory does
+not grow with the table.
 """
 
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,9 +28,11 @@ from semlabel.published import (
     MANIFEST,
     STAGING,
     VERSIONS,
+    alone,
     clean,
     confirm,
     current_publication,
+    current_version,
     next_version,
     purge,
     read_manifest,
@@ -110,38 +113,49 @@ def publish(
     `recheck` is called right before the switch (or the confirmation) and raises GateBlocked when a verdict no longer
     stands. `add_files(folder, version, previous)` writes what else the version is to carry; `previous` is the folder of
     the whole version before it, or None. A preview goes to a folder of its own: a folder that holds complete versions
-    refuses it. Raises GateBlocked while publishing is paused, for an empty table and for a labeler that the warehouse
-    does not use; WarehouseError when the staged version is not exactly the warehouse's content or the disk fails. In
-    every case the current version stays as it was.
+    refuses it. Raises GateBlocked while publishing is paused, when `current` was moved meanwhile, for an empty table
+    and for a labeler that the warehouse does not use; WarehouseError when the staged version is not exactly the
+    warehouse's content or the disk fails; LeaseHeld when somebody does not let the switch happen. In every case the
+    current version stays as it was.
     """
     directory = Path(target_dir)
     with _disk_errors(directory):
-        clean(directory)
+        with alone(operations, run_id):
+            clean(directory)
+        before = current_version(directory)
         current = _usable_current(directory)
         _refuse(warehouse, operations, labeler_manifest, directory, current, preview)
         (directory / VERSIONS).mkdir(parents=True, exist_ok=True)
         subject = _subject(warehouse, settings)
         if current is not None and current["subject_digest"] == subject:
-            recheck()
-            confirm(directory)
+            with alone(operations, run_id):
+                recheck()
+                _refuse_overtaken(operations, directory, before, preview)
+                confirm(directory)
             return _publication(current, Path(current["path"]), unchanged=True)
         staged = _Stage(warehouse, directory, current, settings, subject)
-        try:
-            manifest = staged.build(labeler_manifest, verdicts, run_id, preview, add_files)
-            path = staged.rename()
-            recheck()
-        except BaseException:
-            staged.discard()
-            raise
-        switch(directory, manifest["version"])
-        operations.record_publication(
-            manifest["version"],
-            str(directory),
-            "preview" if preview else "published",
-            labeler_digest=manifest["labeler_digest"],
-            run_id=run_id,
-        )
-        purge(directory, settings.keep)
+        with ExitStack() as held:
+            try:
+                manifest = staged.build(labeler_manifest, verdicts, run_id, preview, add_files)
+                # From here to the end nobody else moves `current`: what is found now still holds at the switch.
+                held.enter_context(alone(operations, run_id))
+                path = staged.rename()
+                recheck()
+                _refuse_overtaken(operations, directory, before, preview)
+            except BaseException:
+                staged.discard()
+                raise
+            switch(directory, manifest["version"])
+            operations.record_publication(
+                manifest["version"],
+                str(directory),
+                "preview" if preview else "published",
+                labeler_digest=manifest["labeler_digest"],
+                run_id=run_id,
+            )
+            if preview or operations.publishing_paused() is None:
+                # A rollback that waits for us has paused publishing: what it goes back to must still be there.
+                purge(directory, settings.keep)
     return _publication(manifest, path, unchanged=False)
 
 
@@ -162,11 +176,7 @@ def _refuse(
     current: Mapping[str, Any] | None,
     preview: bool,
 ) -> None:
-    paused = operations.publishing_paused()
-    if paused is not None and not preview:
-        raise GateBlocked(
-            f"publishing is paused ({paused or 'no reason given'}): resume it before the next publication"
-        )
+    _refuse_paused(operations, preview)
     if current is not None and bool(current["preview"]) != preview:
         held = "previews" if current["preview"] else "complete versions"
         raise GateBlocked(f"{directory} holds {held}: publish {'a preview' if preview else 'this version'} elsewhere")
@@ -178,6 +188,25 @@ def _refuse(
         )
     if warehouse.predictions_count() == 0:
         raise GateBlocked("there are no predictions to publish: look for an empty source, then score")
+
+
+def _refuse_paused(operations: "Operations", preview: bool) -> None:
+    paused = operations.publishing_paused()
+    if paused is not None and not preview:
+        raise GateBlocked(
+            f"publishing is paused ({paused or 'no reason given'}): resume it before the next publication"
+        )
+
+
+def _refuse_overtaken(operations: "Operations", directory: Path, before: str | None, preview: bool) -> None:
+    """What a person did while a version was made counts: a pause, or a `current` that the version is not made for."""
+    _refuse_paused(operations, preview)
+    now = current_version(directory)
+    if now != before:
+        raise GateBlocked(
+            f"{directory}: the current version is {now or 'none'} and no longer {before or 'none'}, which this "
+            "publication began from: run again"
+        )
 
 
 def _subject(warehouse: Warehouse, settings: PublishSettings) -> str:

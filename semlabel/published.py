@@ -2,13 +2,16 @@
 
 Knows manifests, digests and the one symlink; deliberately knows nothing of the warehouse or of how a version is made.
 The folder holds `versions/NAME/` (never changed once it has that name), `current`, a relative symlink to one of them,
-and `history.json`, which says since and until when each was current and when the current one was last confirmed.
+and `history.json`, which says since and until when each was current and when the current one was last confirmed. Who
+moves `current` or takes a version away holds the lease `publication` for that moment; readers never ask for it.
 """
 
 import json
 import os
 import re
 import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +20,7 @@ from uuid import uuid4
 from semlabel.digests import digest_of, file_digest
 from semlabel.durable import fsync_path, fsync_tree, point_link
 from semlabel.errors import WarehouseError
+from semlabel.leases import Lease, OnWait, ProcessIdentity
 
 if TYPE_CHECKING:
     from semlabel.operations import Operations
@@ -26,6 +30,9 @@ STAGING, DELETING, REPLACING = ".staging-", ".deleting-", ".replacing-"
 _VERSION = re.compile(r"^\d{6,}-\d{8}T\d{6}Z$")
 # A reader that resolved `current` keeps reading that version: it must outlive any query started before the switch.
 SUPERSEDED_FOR = timedelta(hours=24)
+LEASE = "publication"
+# A holder needs moments, or as long as it takes to read the version that is rolled back to.
+LEASE_WAIT_SECONDS = 300.0
 
 
 def current_publication(directory: Path) -> dict[str, Any] | None:
@@ -107,21 +114,41 @@ def verify_version(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def rollback(
-    directory: Path, version: str, operations: "Operations | None" = None, who: str = "", reason: str = ""
-) -> dict[str, Any]:
-    """Make an earlier version current again and return its manifest; with `operations`, pause publishing first.
+def alone(operations: "Operations", run_id: str, on_wait: OnWait | None = None) -> AbstractContextManager[Lease]:
+    """The lease under which `current` is moved and versions are taken away. Raises LeaseHeld, naming the holder.
 
-    Raises WarehouseError when there is no such version or it is not whole; then nothing is changed.
+    Never held for what takes long, so that a rollback need not wait for a night.
     """
-    if version not in version_names(directory):
-        known = ", ".join(version_names(directory)) or "none"
-        raise WarehouseError(f"{directory}: there is no version {version!r}; kept are: {known}")
-    manifest = verify_version(directory / VERSIONS / version)
-    if operations is not None:
+    return operations.lease(LEASE, run_id, LEASE_WAIT_SECONDS, on_wait)
+
+
+def rollback(
+    directory: Path,
+    version: str,
+    operations: "Operations | None" = None,
+    who: str = "",
+    reason: str = "",
+    *,
+    also: Callable[[Mapping[str, Any]], None] | None = None,
+    on_wait: OnWait | None = None,
+) -> dict[str, Any]:
+    """Make an earlier version current again and return its manifest.
+
+    With `operations` publishing is paused before anything else, so that a publication at work stops before its switch;
+    the rest, `also(manifest)` included, is done `alone`. Raises WarehouseError when there is no such version or it is
+    not whole, LeaseHeld when somebody does not let it happen; then nothing is changed.
+    """
+    _refuse_unknown(directory, version)
+    if operations is None:
+        manifest = verify_version(directory / VERSIONS / version)
+        switch(directory, version)
+        return manifest
+    with _paused_meanwhile(operations, version), alone(operations, f"rollback-{version}", on_wait):
+        # Again: a purge or an erasure may have been at work until now.
+        _refuse_unknown(directory, version)
+        manifest = verify_version(directory / VERSIONS / version)
         operations.set_publishing_paused(True, reason or f"rolled back to {version}")
-    switch(directory, version)
-    if operations is not None:
+        switch(directory, version)
         operations.record_publication(
             version,
             str(directory),
@@ -130,7 +157,28 @@ def rollback(
             who=who,
             reason=reason,
         )
+        if also is not None:
+            also(manifest)
     return manifest
+
+
+def _refuse_unknown(directory: Path, version: str) -> None:
+    if version not in version_names(directory):
+        known = ", ".join(version_names(directory)) or "none"
+        raise WarehouseError(f"{directory}: there is no version {version!r}; kept are: {known}")
+
+
+@contextmanager
+def _paused_meanwhile(operations: "Operations", version: str) -> Iterator[None]:
+    """No publication from here on; a block that fails before it has given its own reason ends that again."""
+    begun = f"a rollback to {version} has begun ({ProcessIdentity.current()})"
+    ours = operations.begin_pause(begun)
+    try:
+        yield
+    except BaseException:
+        if ours:
+            operations.end_pause(begun)
+        raise
 
 
 def switch(directory: Path, version: str) -> None:

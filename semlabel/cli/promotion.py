@@ -3,6 +3,7 @@
 The rules themselves (which gates must have passed, how a version is switched) live elsewhere; these commands ask them.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ from semlabel.cli.common import (
     me,
     needed_operations,
     project,
+    say,
     show,
     show_json,
 )
@@ -83,7 +85,8 @@ def rollback(
 ) -> None:
     """Go back to an earlier published version and its labeler, and pause publishing.
 
-    Nothing is published until `semlabel rollback --resume`, so that the next night does not undo the decision.
+    Nothing is published until `semlabel rollback --resume`, so that the next night does not undo the decision. A run at
+    work is not waited for: it goes on, and does not publish.
 
     \b
     Examples:
@@ -169,12 +172,13 @@ def _roll_back(settings: "Settings", operations: "Operations", version: str, who
     from semlabel.published import VERSIONS, read_manifest, version_names
     from semlabel.published import rollback as restore
 
+    def use_its_labeler(manifest: Mapping[str, Any]) -> None:
+        operations.promote(str(manifest["labeler_digest"]), who, f"rollback to {version}")
+        switch_current(settings.paths.labelers, str(manifest["labeler_digest"]))
+
     folder = settings.paths.published
     if version in version_names(folder):
         # Before anything is switched: a table without its labeler would be labeled anew by the next run.
         find_labeler(settings.paths.labelers, str(read_manifest(folder / VERSIONS / version)["labeler_digest"]))
-    manifest = restore(folder, version, operations, who=who, reason=reason)
-    digest = str(manifest["labeler_digest"])
-    operations.promote(digest, who, f"rollback to {version}")
-    switch_current(settings.paths.labelers, digest)
-    return {"version": version, "labeler_digest": digest, "publishing_paused": True}
+    manifest = restore(folder, version, operations, who=who, reason=reason, also=use_its_labeler, on_wait=say)
+    return {"version": version, "labeler_digest": str(manifest["labeler_digest"]), "publishing_paused": True}
