@@ -26,7 +26,7 @@ from assets import (
 )
 from pipeline.jobs import TEACHER, nightly_labeling, train_labeler
 from pipeline.schedules import nightly_labeling_schedule
-from pipeline.sensors import gate_alerts, run_endings
+from pipeline.sensors import gate_alerts, run_endings, run_failures
 from pipeline.source_changes import source_changes
 from resources.notifier import NotifierResource
 from resources.operations import OperationsResource
@@ -58,7 +58,7 @@ def build_defs(settings_path: Path | str | None = None, **overrides: Any) -> dg.
         asset_checks=_prefixed(_checks(settings), labeler),
         jobs=[nightly, train_labeler(labeler, taught)],
         schedules=[nightly_labeling_schedule(settings.schedule, nightly)],
-        sensors=[gate_alerts, run_endings, source_changes(settings.schedule, nightly)],
+        sensors=[gate_alerts, run_endings, run_failures, source_changes(settings.schedule, nightly)],
         resources={
             "project": project,
             "notifier": NotifierResource(settings=project.settings, operations=project.operations),

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from semlabel.run_news import RUN
+
 if TYPE_CHECKING:
     from semlabel.settings import Settings
 
@@ -41,8 +43,7 @@ def alert_text(row: Mapping[str, Any], settings: "Settings", *, interrupted: boo
     lines = [
         plain(row["message"], MOST_IN_SENTENCE),
         "",
-        f"Gate: {gate} of {asset}, {plain(row['verdict'], _MOST_IN_NAME)}, severity {row['severity']}",
-        f"Value: {_number(row['value'])}, limit: {_number(row['limit_value'])}",
+        *_asked(row, gate, asset),
         f"Run: {_run_link(row['run_id'], settings)}",
         f"Report: {report_link(row['run_id'], settings)}",
         f"Runbook: {_runbook_link(gate, settings)}",
@@ -63,6 +64,16 @@ def _happened(row: Mapping[str, Any]) -> str:
     again = "still " if row["id"] != row["incident"] else ""
     said = "has not enough data" if row["verdict"] == "not_enough_data" else "failed"
     return f"{again}{said} ({row['severity']})"
+
+
+def _asked(row: Mapping[str, Any], gate: str, asset: str) -> list[str]:
+    """What the alert is about: a gate with its value and limit, or the run of a job, which has neither."""
+    if row["gate"] == RUN:
+        return [f"Job: {asset}, severity {row['severity']}"]
+    return [
+        f"Gate: {gate} of {asset}, {plain(row['verdict'], _MOST_IN_NAME)}, severity {row['severity']}",
+        f"Value: {_number(row['value'])}, limit: {_number(row['limit_value'])}",
+    ]
 
 
 def _number(value: float | None) -> str:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from semlabel import channels, deliveries, outbox
 from semlabel.alert_text import alert_text
 from semlabel.operations_schema import now_utc
+from semlabel.run_news import NIGHTS
 
 if TYPE_CHECKING:
     from semlabel.operations import Operations
     from semlabel.settings import Settings
 
-NIGHTS = ("nightly_labeling", "everything")
 _PINGED = "night_pinged"
 _POLL_SECONDS = 0.1
 

@@ -16,10 +16,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from semlabel import deliveries, leases, outbox
+from semlabel import deliveries, leases, outbox, run_news
 from semlabel.leases import Lease, OnWait, ProcessIdentity
 from semlabel.operations_schema import OperationsFile, now_utc
 from semlabel.progress import Progress
+from semlabel.run_news import Ending
 
 if TYPE_CHECKING:
     from semlabel.gates import GateResult
@@ -149,13 +150,18 @@ class Operations:
                     (STARTED, me.host, me.pid, me.boot_id, me.process_start, run_id),
                 )
 
-    def finish_run(self, run_id: str, status: str, note: str | None = None) -> None:
-        """Note how a run ended (`SUCCESS`, `FAILURE`, `CANCELED`)."""
+    def finish_run(self, run_id: str, status: str, note: str | None = None, ending: Ending | None = None) -> None:
+        """Note how a run ended (`SUCCESS`, `FAILURE`, `CANCELED`) and, in the same transaction, what `ending` gives
+        people to know (see `run_news`; None: nothing). An end that somebody noted before is told once.
+        """
         with self.file.transaction() as connection:
+            started = self._started(connection, run_id)
             connection.execute(
                 "UPDATE runs SET status = ?, finished_at = ?, note = ? WHERE run_id = ?",
                 (status, now_utc(), note, run_id),
             )
+            if started and ending is not None:
+                run_news.note_end(connection, run_id, status, ending, self._repeat_after)
 
     def add_to_run(
         self,
@@ -188,8 +194,8 @@ class Operations:
         started = self.file.rows("SELECT * FROM runs WHERE status = ? ORDER BY started_at", (STARTED,))
         return [_run(row) for row in started if ProcessIdentity.of_row(row).proven_dead()]
 
-    def mark_run_dead(self, run_id: str) -> None:
-        """Close a run whose process died, as a failure, and free the leases its dead processes held."""
+    def mark_run_dead(self, run_id: str, ending: Ending | None = None) -> None:
+        """Close a run whose process died, as a failure (`ending` as for `finish_run`), and free its dead leases."""
         run = self.run(run_id)
         if run is None or run["status"] != STARTED:
             return
@@ -199,12 +205,15 @@ class Operations:
             if ProcessIdentity.of_row(row).proven_dead()
         ]
         with self.file.transaction() as connection:
+            started = self._started(connection, run_id)
             connection.execute(
                 "UPDATE runs SET status = 'FAILURE', finished_at = ?, note = ? WHERE run_id = ? AND status = ?",
                 (now_utc(), f"its process died ({ProcessIdentity.of_row(run)})", run_id, STARTED),
             )
             for name in dead:
                 connection.execute("DELETE FROM leases WHERE name = ? AND run_id = ?", (name, run_id))
+            if started and ending is not None:
+                run_news.note_end(connection, run_id, "FAILURE", ending, self._repeat_after)
 
     def set_progress(self, run_id: str, stage: str, done: int, total: int, unit: str) -> None:
         """Keep how far a stage of a run is; `total` is 0 while unknown."""
@@ -443,6 +452,12 @@ class Operations:
     def erased_ids(self) -> frozenset[str]:
         """The digests (`text_id`) of the entity ids that were erased, or whose erasure has begun."""
         return frozenset(row["id_digest"] for row in self.file.rows("SELECT id_digest FROM erasures"))
+
+    @staticmethod
+    def _started(connection: sqlite3.Connection, run_id: str) -> bool:
+        """Whether a run is known and nobody has noted its end."""
+        row = connection.execute("SELECT status FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+        return row is not None and row["status"] == STARTED
 
     @staticmethod
     def _counts(connection: sqlite3.Connection, id_digest: str) -> dict[str, int]:

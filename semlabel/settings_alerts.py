@@ -1,4 +1,4 @@
-"""The settings of alerts: who hears of which failed gate.
+"""The settings of alerts: who hears of which failed gate, and of a run that failed.
 
 Knows names of variables, never the addresses in them, and nothing of how an alert is sent.
 """
@@ -13,7 +13,10 @@ from semlabel.settings_words import nearest
 
 
 class Route(Section):
-    """Where some alerts go: those of `assets`, `gates`, `severities` and `owners` (empty: whichever) to `urls`."""
+    """Where some alerts go: those of `assets`, `gates`, `severities` and `owners` (empty: whichever) to `urls`.
+
+    A run that failed is an alert of the gate `run`, with its job for an asset.
+    """
 
     assets: list[NonEmpty] = []
     gates: list[NonEmpty] = []
@@ -30,8 +33,11 @@ class Route(Section):
     def _can_match(self) -> Self:
         # A mistyped name would match nothing, and nobody would notice before an alert is missing.
         from semlabel.gates.registry import GATES
+        from semlabel.run_news import JOBS, RUN
 
-        known = {"gates": list(GATES), "assets": sorted({gate.asset for gate in GATES.values()})}
+        # A run that failed is told as `run` of its job.
+        assets = {gate.asset for gate in GATES.values()}
+        known = {"gates": [*GATES, RUN], "assets": [*sorted(assets), *JOBS]}
         for key, names in known.items():
             for name in getattr(self, key):
                 if name not in names:
@@ -45,7 +51,7 @@ class Route(Section):
 
 
 class Alerts(Section):
-    """Who hears of failed gates. URLs carry secrets, so the file only names the variables: `env:NAME`.
+    """Who hears of failed gates and failed runs. URLs carry secrets, so the file only names the variables: `env:NAME`.
 
     An alert goes to the `urls` of every route that takes it, and to `urls` when none does. A gate that stays red is
     told again after `repeat_hours`. `dead_man` is pinged after every good night. `ui_url`, `reports_url` and

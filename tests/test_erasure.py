@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from semlabel import published
+from semlabel import erase_versions, published
 from semlabel.cli import run_command
 from semlabel.digests import text_id
 from semlabel.erase_traces import Traces
@@ -265,6 +265,20 @@ def test_current_stands_on_a_whole_version_at_every_step_of_a_replacement(world,
 def version_names_or_fresh(folder: Path) -> list[str]:
     fresh = [path.name.removeprefix(published.REPLACING) for path in (folder / "versions").glob(".replacing-*")]
     return sorted({*version_names(folder), *fresh})
+
+
+def test_a_rollback_never_meets_a_version_in_the_middle_of_its_replacement(world, monkeypatch):
+    replace, asked = erase_versions.replace_version, []
+
+    def replaced(directory, name, staged):
+        asked.append(name)
+        with pytest.raises(LeaseHeld), world.operations.lease(published.LEASE, "rollback", 0):
+            pass
+        replace(directory, name, staged)
+
+    monkeypatch.setattr(erase_versions, "replace_version", replaced)
+    world.erase()
+    assert asked == version_names(world.settings.paths.published)[1:]
 
 
 def test_a_text_that_somebody_else_has_keeps_its_margins(world):

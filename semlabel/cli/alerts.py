@@ -45,8 +45,8 @@ group = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 def alerts(context: typer.Context, config: ConfigOption = DEFAULT_CONFIG, json: JsonOption = False) -> None:
     """List open incidents, alerts that did not arrive, and the channels.
 
-    An incident is open from a gate's first red verdict to its next pass. It is told once, and again when it stays red
-    for a day; `alerts ack` stops that.
+    An incident is open from a gate's first red verdict to its next pass, or from a run that failed to one that goes
+    well. It is told once, and again when it stays red for a day; `alerts ack` stops that.
 
     \b
     Examples:

@@ -11,9 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import semlabel.errors
 from semlabel.cli.code_location import CodeLocation
-from semlabel.errors import GateBlocked, SemlabelError, SettingsError
+from semlabel.cli.endings import (
+    COMMAND_TAG,
+    LIMIT_TAG,
+    Failure,
+    ending,
+    killed_ending,
+    recorded_ending,
+    step_failure,
+)
+from semlabel.errors import SettingsError
+from semlabel.run_news import Ending
 
 if TYPE_CHECKING:
     from dagster import AssetKey, DagsterEvent, DagsterInstance, Definitions, JobDefinition, LoggerDefinition
@@ -22,7 +31,6 @@ if TYPE_CHECKING:
 
 NIGHTLY_JOB = "nightly_labeling"
 EVERYTHING = "everything"
-LIMIT_TAG = "semlabel/entities_limit"
 _LOGGER = "semlabel"
 
 
@@ -52,16 +60,6 @@ class Event:
     blocking: bool = False
     rows: int | None = None
     text: str = ""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A step that did not finish: `mendable` when a user can mend its error, `gate` when a gate stopped it."""
-
-    step: str
-    message: str
-    mendable: bool
-    gate: bool
 
 
 @dataclass(frozen=True)
@@ -134,7 +132,7 @@ def execute(
     entities_limit: int | None = None,
 ) -> Outcome:
     """Run the selection to its end. An interrupt ends it cleanly as `CANCELED`: what was committed stays."""
-    tags = {".dagster/repository": location.repository_tag}
+    tags = {".dagster/repository": location.repository_tag, COMMAND_TAG: "run"}
     if entities_limit is not None:
         tags[LIMIT_TAG] = str(entities_limit)
     job = selection.job.with_logger_defs({_LOGGER: _logger(log, _listener(selection, on_event))})
@@ -155,8 +153,15 @@ def execute(
         close_run(instance, run_id, "interrupted")
         return Outcome(run_id, "CANCELED", (), ())
     gates = tuple(e.check_name for e in result.get_asset_check_evaluations() if not e.passed and _is_error(e))
-    failed = tuple(failure for failure in map(_failure, failures) if failure is not None)
+    failed = tuple(failure for failure in map(step_failure, failures) if failure is not None)
     return Outcome(run_id, "SUCCESS" if result.success else "FAILURE", gates, failed)
+
+
+def told(selection: Selection, outcome: Outcome, entities_limit: int | None) -> Ending | None:
+    """What people are to know of how the run of a selection ended; None for a preview of some entities."""
+    if entities_limit:
+        return None
+    return ending(selection.job.name, selection.keys is None, outcome.failures, outcome.failed_gates)
 
 
 def close_run(instance: "DagsterInstance", run_id: str, why: str) -> None:
@@ -168,14 +173,22 @@ def close_run(instance: "DagsterInstance", run_id: str, why: str) -> None:
 
 
 def reap(operations: "Operations", open_instance: "Callable[[], DagsterInstance]") -> list[str]:
-    """Close the runs whose process is proven dead; their pool slots would be held for ever. Returns their ids."""
-    dead = [row["run_id"] for row in operations.dead_runs()]
-    if dead:
+    """Close the runs whose process is proven dead; their pool slots would be held for ever. Returns the ids of those
+    that were killed: a run of the daemon may have ended well, and nobody noted it yet.
+    """
+    gone, killed = operations.dead_runs(), []
+    if gone:
         with open_instance() as instance:
-            for run_id in dead:
+            for row in gone:
+                run_id = row["run_id"]
+                run = instance.get_run_by_id(run_id)
                 close_run(instance, run_id, "its process died")
-                operations.mark_run_dead(run_id)
-    return dead
+                if run is not None and run.is_finished:
+                    operations.finish_run(run_id, run.status.value, ending=recorded_ending(instance, run))
+                    continue
+                operations.mark_run_dead(run_id, killed_ending(row["job"], run))
+                killed.append(run_id)
+    return killed
 
 
 def new_run_id() -> str:
@@ -190,33 +203,6 @@ def _is_interrupt(event: "DagsterEvent") -> bool:
 
 def _is_error(evaluation: Any) -> bool:
     return evaluation.severity.value == "ERROR"
-
-
-def _failure(event: "DagsterEvent") -> Failure | None:
-    """The failure of a step, or None for the step of a check that did its work and said no."""
-    error = event.step_failure_data.error
-    chain = []
-    while error is not None:
-        chain.append(error)
-        error = error.cause
-    if any(part.cls_name == "DagsterAssetCheckFailedError" for part in chain):
-        return None
-    root = chain[-1] if chain else None
-    for part in chain:
-        if part.cls_name == "Failure":  # Dagster's own way for a step to say no
-            return Failure(str(event.step_key), _message(part.message), mendable=False, gate=True)
-        known = getattr(semlabel.errors, part.cls_name or "", None)
-        if isinstance(known, type) and issubclass(known, SemlabelError):
-            gate = issubclass(known, GateBlocked)
-            return Failure(str(event.step_key), _message(part.message), mendable=not gate, gate=gate)
-    message = _message(root.message) if root else "no reason was recorded"
-    return Failure(str(event.step_key), message, mendable=False, gate=False)
-
-
-def _message(text: str) -> str:
-    # Dagster keeps "module.Class: message"; the class is for programmers.
-    first, separator, rest = text.partition(": ")
-    return " ".join((rest if separator and " " not in first else text).split())
 
 
 def _listener(selection: Selection, on_event: Callable[[Event], None]) -> Callable[["DagsterEvent"], None]:
@@ -245,7 +231,7 @@ def _listener(selection: Selection, on_event: Callable[[Event], None]) -> Callab
                 )
             )
         elif kind == "STEP_FAILURE" and not _is_interrupt(event):
-            failure = _failure(event)
+            failure = step_failure(event)
             if failure is not None:
                 on_event(Event("failed", failure.step, passed=False, text=failure.message))
 

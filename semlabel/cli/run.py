@@ -2,6 +2,7 @@
 
 import signal
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -97,7 +98,7 @@ def _prepare(settings: "Settings", workspace: Path | None) -> "tuple[CodeLocatio
         refuse_without_ray()
     location = code_location.read_workspace(code_location.find_workspace(settings, workspace), settings.path)
     code_location.prepare_environment(settings, location)
-    operations = Operations(settings.paths.ops)
+    operations = Operations(settings.paths.ops, timedelta(hours=settings.alerts.repeat_hours))
     for run_id in execution.reap(operations, code_location.open_instance):
         say(f"run {run_id[:8]} was killed; it is closed now, and its work goes on here")
     return location, operations
@@ -136,6 +137,7 @@ def _execute(
     entities_limit: int | None,
 ) -> "Outcome":
     from semlabel.cli import code_location, execution
+    from semlabel.cli.endings import raised
     from semlabel.cli.live import Watch, live, quiet
 
     run_id = execution.new_run_id()
@@ -156,8 +158,11 @@ def _execute(
                 )
     except KeyboardInterrupt:
         outcome = execution.Outcome(run_id, "CANCELED", (), ())
+    except BaseException as error:
+        outcome = execution.Outcome(run_id, "FAILURE", (), (raised(error),))
+        raise
     finally:
-        operations.finish_run(run_id, outcome.status)
+        operations.finish_run(run_id, outcome.status, ending=execution.told(selection, outcome, entities_limit))
         _write_report(settings, operations, run_id)
         for number, handler in handlers.items():
             signal.signal(number, handler)
