@@ -6,6 +6,7 @@ import pytest
 
 from semlabel.alert_text import MOST_IN_SENTENCE, alert_text, plain
 from semlabel.gates.registry import GATES
+from semlabel.run_news import RUN
 from semlabel.settings import load_settings
 from tests.cli_settings import smallest
 
@@ -66,6 +67,19 @@ def test_without_addresses_of_its_own_an_alert_names_the_run_and_the_files(setti
     assert "\nValue: none, limit: none\n" in body
 
 
+def test_a_failed_run_is_told_by_its_job_and_has_a_page_of_its_own(settings):
+    row = {"gate": "run", "asset": "nightly_labeling", "value": None, "limit_value": None}
+    title, body = alert_text(ROW | row | {"message": "nightly_labeling failed: no such file"}, settings())
+    assert title == "semlabel: run failed (ERROR)"
+    assert body.splitlines()[:4] == [
+        "nightly_labeling failed: no such file",
+        "",
+        "Job: nightly_labeling, severity ERROR",
+        "Run: 4f1c",
+    ]
+    assert "\nRunbook: docs/runbook/run.md\n" in body and "Gate:" not in body and "limit" not in body
+
+
 @pytest.mark.parametrize(
     ("change", "title"),
     [
@@ -102,8 +116,8 @@ def test_text_becomes_one_harmless_line():
     assert plain("abcdef", 4) == "abc…"
 
 
-def test_every_gate_has_a_page_that_says_what_to_do():
-    assert {page.stem for page in RUNBOOK.glob("*.md")} == set(GATES)
+def test_every_gate_and_a_failed_run_have_a_page_that_says_what_to_do():
+    assert {page.stem for page in RUNBOOK.glob("*.md")} == {*GATES, RUN}
     for page in RUNBOOK.glob("*.md"):
         text = page.read_text(encoding="utf-8")
         assert [line for line in text.splitlines() if line.startswith("#")] == [
@@ -113,4 +127,4 @@ def test_every_gate_has_a_page_that_says_what_to_do():
             "## How to fix",
             "## How to recover",
         ]
-        assert f"`{GATES[page.stem].asset}`" in text
+        assert page.stem == RUN or f"`{GATES[page.stem].asset}`" in text

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from semlabel import outbox
 from semlabel.cli import run_command
 from semlabel.gates import GateResult
 from semlabel.operations import Operations
@@ -23,6 +24,8 @@ from tests.receivers import web_receiver
 ROOT = Path(__file__).resolve().parent.parent
 
 SETTINGS = smallest()
+NEXT = "44444444-4444-4444-8444-444444444444"
+RED = GateResult("held_out_quality", "checkpoint", "ERROR", "fail", 0.61, 0.9, "AUC 0.61 is below 0.9.")
 
 DAGSTER = """
 telemetry:
@@ -285,11 +288,12 @@ def test_a_run_tells_people_at_its_end_however_it_ended(command, project, monkey
         monkeypatch.setenv("PING", f"http://127.0.0.1:{web.port}/p1ng")
         found, _, err = command("run", trouble=trouble)
         assert found == code
-        assert web.titles == ["semlabel: held_out_quality failed (WARN)"]
+        failed = ["semlabel: run failed (ERROR)"] if code else []
+        assert web.titles == ["semlabel: held_out_quality failed (WARN)", *failed]
         assert len(web.pings) == (1 if code == 0 else 0)
-        assert "alerts: 1 to env:CHAT" in err
+        assert f"alerts: {len(web.titles)} to env:CHAT" in err
         command("run", trouble=trouble)
-        assert len(web.messages) == 1
+        assert len(web.messages) == 1 + len(failed)
         monkeypatch.setenv("CHAT", "json://127.0.0.1:1/t0ken")
         operations(project).record_gate("earlier", replace(result, verdict="pass"), None, "s", "1")
         found, out, err = command("run", trouble=trouble)
@@ -297,6 +301,80 @@ def test_a_run_tells_people_at_its_end_however_it_ended(command, project, monkey
     assert "env:CHAT failed (no connection)" in err
     assert "env:CHAT FAILS (no connection)" in out
     assert "t0ken" not in out + err
+
+
+def incidents(project):
+    """Open incidents as `semlabel alerts --json` has them: gate, job and message."""
+    found = outbox.open_incidents(operations(project).file)
+    return [(row["gate"], row["asset"], row["message"]) for row in found]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "said"),
+    [
+        ("source", "everything failed: entities: entities.csv: no column entity_id; found a, b"),
+        (
+            "fault",
+            "everything failed: checkpoint failed (ZeroDivisionError): look into the log of the run, mend the cause and "
+            "run it again.",
+        ),
+        (
+            "blocked",
+            "everything failed: published_predictions: held_out_quality has no verdict for the current content",
+        ),
+    ],
+)
+def test_a_run_that_fails_without_a_verdict_is_told_once_and_closed_by_the_next_good_one(
+    command, project, trouble, said
+):
+    for _ in range(2):
+        command("run", trouble=trouble)
+        assert incidents(project) == [("run", "nightly_labeling", said)]
+    _, out, _ = command("status")
+    assert "Alerts: 1 open incident; see `semlabel alerts`" in out
+    _, out, _ = command("alerts")
+    assert f"run: {said}" in out
+    command("run", "--until", "checkpoint")
+    assert len(incidents(project)) == 1
+    command("run")
+    assert incidents(project) == []
+    assert [row["kind"] for row in operations(project).file.rows("SELECT kind FROM outbox")] == ["failed", "recovered"]
+
+
+def test_a_red_gate_is_not_told_a_second_time_as_a_failed_run(command, project, monkeypatch):
+    operations(project).record_gate("earlier", RED, None, "s", "1")
+    command("run", trouble="blocked")
+    assert [gate for gate, _, _ in incidents(project)] == ["held_out_quality"]
+    monkeypatch.setattr("semlabel.cli.execution.new_run_id", lambda: NEXT)
+    operations(project).record_gate(NEXT, RED, None, "s", "1")
+    command("run", trouble="gate")
+    assert operations(project).run(NEXT)["status"] == "FAILURE"
+    assert [gate for gate, _, _ in incidents(project)] == ["held_out_quality"]
+
+
+def test_a_check_of_somebody_else_that_stops_a_run_is_told_as_a_failed_run(command, project):
+    command("run", trouble="gate")
+    assert incidents(project) == [
+        ("run", "nightly_labeling", "everything failed: gates that did not pass: held_out_quality")
+    ]
+
+
+def test_a_preview_that_fails_alerts_nobody(command, project):
+    code, _, _ = command("run", "--entities-limit", "5", trouble="source")
+    assert code == 2
+    assert incidents(project) == []
+
+
+def test_a_run_that_ends_outside_of_any_step_is_told_too(command, project, monkeypatch):
+    def broken(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("semlabel.cli.execution.execute", broken)
+    with pytest.raises(OSError, match="No space"):
+        command("run")
+    ((gate, job, said),) = incidents(project)
+    assert (gate, job) == ("run", "nightly_labeling")
+    assert said.startswith("everything failed: the run failed (OSError): look into the log")
 
 
 # --- interrupted and killed
@@ -336,6 +414,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_holds_nothing(command, project
     ]
     assert "Traceback" not in err
     assert operations(project).last_run()["status"] == "CANCELED"
+    assert incidents(project) == []
     assert slots(project) == []
 
 
@@ -348,6 +427,9 @@ def test_a_killed_run_is_closed_by_the_next_and_its_slot_is_free(command, projec
     assert code == 0
     assert "was killed; it is closed now" in err
     assert [run["status"] for run in operations(project).runs()] == ["SUCCESS", "FAILURE"]
+    told = operations(project).file.rows("SELECT gate, kind, message FROM outbox")
+    assert [(row["gate"], row["kind"]) for row in told] == [("run", "failed"), ("run", "recovered")]
+    assert told[0]["message"] == "everything failed: its process died: the next run goes on with its work"
     assert slots(project) == []
 
 

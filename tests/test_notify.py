@@ -10,6 +10,7 @@ from semlabel import deliveries, operations_schema, outbox
 from semlabel.gates import GateResult, cannot_compute
 from semlabel.notify import deliver, try_channels
 from semlabel.operations import Operations
+from semlabel.run_news import Ending
 from semlabel.settings import load_settings
 from tests.cli_settings import smallest
 from tests.receivers import closed_port, mail_receiver, web_receiver
@@ -176,6 +177,21 @@ def test_alerts_go_where_the_routes_say_and_to_all_when_none_does(settings):
     }
     assert {key: project.alerts.recipients(*key) for key in asked} == asked
     assert project.alerts.channels == ["env:CHAT", "env:PAGER", "env:SEARCH"]
+
+
+def test_a_failed_run_is_routed_like_a_gate_and_reaches_people(settings, web):
+    project = settings(
+        'routes = [{ gates = ["run"], assets = ["nightly_labeling"], urls = ["env:PAGER"] },'
+        ' { assets = ["train_labeler"], urls = ["env:MAIL"] }]\n'
+    )
+    assert project.alerts.recipients("nightly_labeling", "run", "ERROR") == ["env:PAGER"]
+    assert project.alerts.recipients("train_labeler", "run", "ERROR") == ["env:MAIL"]
+    operations = Operations(project.paths.ops)
+    operations.start_run("n1", "nightly_labeling")
+    operations.finish_run("n1", "FAILURE", ending=Ending("nightly_labeling", True, "entities.csv: no such file"))
+    send(project, {"PAGER": web.address()})
+    assert web.titles == ["semlabel prod: run failed (ERROR)"]
+    assert web.messages[0]["message"].startswith("nightly_labeling failed: entities.csv: no such file")
 
 
 def night(settings, run_id="n1", job="nightly_labeling", status="SUCCESS", gate="pass"):
