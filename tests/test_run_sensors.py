@@ -176,7 +176,6 @@ def test_a_preview_is_told_to_nobody(daemon):
 def test_a_part_that_goes_well_does_not_close_what_the_night_left_open(daemon):
     daemon.night(MISSING)
     daemon.looks()
-    daemon.night(select=["catalog"], begins=False)
     part = daemon.night(select=["entities"])
     daemon.looks()
     assert daemon.operations.run(part.run_id)["status"] == "SUCCESS"

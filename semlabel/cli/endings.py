@@ -86,7 +86,7 @@ def recorded_ending(instance: "DagsterInstance", run: "DagsterRun") -> Ending | 
     if not steps:
         failures = [_run_failure(event) for event in events]
     red = [name for name, failure in steps if failure is None]
-    return ending(run.job_name, run.asset_selection is None, failures, red)
+    return ending(run.job_name, not run.asset_selection, failures, red)
 
 
 def killed_ending(label: str, run: "DagsterRun | None") -> Ending | None:
@@ -99,7 +99,7 @@ def killed_ending(label: str, run: "DagsterRun | None") -> Ending | None:
         if re.search(r" of \d+ entities$", label):
             return None
         return Ending(job if job in (*NIGHTS, *JOBS) else EVERYTHING, label == job, DIED)
-    return None if _is_preview(run) else Ending(_named(run.job_name), run.asset_selection is None, DIED)
+    return None if _is_preview(run) else Ending(_named(run.job_name), not run.asset_selection, DIED)
 
 
 def _is_preview(run: "DagsterRun") -> bool:
