@@ -156,9 +156,9 @@ class Operations:
         """
         with self.file.transaction() as connection:
             started = self._started(connection, run_id)
+            at = ending.at if ending is not None and ending.at else now_utc()
             connection.execute(
-                "UPDATE runs SET status = ?, finished_at = ?, note = ? WHERE run_id = ?",
-                (status, now_utc(), note, run_id),
+                "UPDATE runs SET status = ?, finished_at = ?, note = ? WHERE run_id = ?", (status, at, note, run_id)
             )
             if started and ending is not None:
                 run_news.note_end(connection, run_id, status, ending, self._repeat_after)

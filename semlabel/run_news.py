@@ -10,6 +10,7 @@ import sqlite3
 from dataclasses import dataclass
 from datetime import timedelta
 
+from semlabel.operations_schema import now_utc
 from semlabel.outbox import Verdict, note_verdict
 
 RUN = "run"
@@ -24,13 +25,15 @@ class Ending:
     """How a run of `job` ended, as far as people are told: `reason` is one line without anybody's texts.
 
     `whole`: the run was of all the job's assets; a part that goes well ends no incident. `blocked`: nothing failed but
-    steps that refuse while a gate stands in the way.
+    steps that refuse while a gate stands in the way. `at`: when it ended, as `now_utc` writes it, where that is noted
+    later (None: now).
     """
 
     job: str
     whole: bool
     reason: str = ""
     blocked: bool = False
+    at: str | None = None
 
 
 def note_end(
@@ -39,16 +42,18 @@ def note_end(
     """Write what the end of this run gives people to know, inside the caller's transaction.
 
     A failure opens the incident of its job, or repeats it as `outbox` repeats a gate; a run that was whole and went
-    well closes it. Nothing is written for an interrupted run, nor where a later run of the job has ended already: an
-    end that is noted late (of a killed process, after the daemon was away) says nothing about today.
+    well closes it. Nothing is written for an interrupted run, nor where what is known is newer: an end that is noted
+    late (of a killed process, after the daemon was away) says nothing about today.
     """
-    if _overtaken(connection, run_id, ending.job):
-        return
+    at = ending.at or now_utc()
     if status == "SUCCESS" and ending.whole:
         for job in _closed_by(ending.job):
             said = Verdict(job, RUN, "ERROR", "pass", f"{ending.job} went well to its end.", run_id)
-            note_verdict(connection, said, repeat_after)
-    elif status == "FAILURE" and not _told_by_a_gate(connection, run_id, ending.blocked):
+            if not _failed_since(connection, job, at):
+                note_verdict(connection, said, repeat_after)
+    elif status == "FAILURE" and not _went_well_since(connection, ending.job, at):
+        if _told_by_a_gate(connection, run_id, ending.blocked):
+            return
         what = ending.job if ending.whole else f"a part of {ending.job}"
         message = f"{what} failed: {ending.reason}"
         note_verdict(connection, Verdict(incident_of(ending.job), RUN, "ERROR", "fail", message, run_id), repeat_after)
@@ -75,11 +80,15 @@ def _told_by_a_gate(connection: sqlite3.Connection, run_id: str, blocked: bool) 
     return bool(connection.execute(red, (run_id,)).fetchone() or connection.execute(still_red, (RUN,)).fetchone())
 
 
-def _overtaken(connection: sqlite3.Connection, run_id: str, job: str) -> bool:
-    names = NIGHTS if job in NIGHTS else (job,)
-    later = connection.execute(
-        "SELECT 1 FROM runs later JOIN runs this ON this.run_id = ? WHERE later.started_at > this.started_at"
-        f" AND later.status IN ('SUCCESS', 'FAILURE') AND later.job IN ({', '.join('?' * len(names))})",
-        (run_id, *names),
+def _failed_since(connection: sqlite3.Connection, job: str, at: str) -> bool:
+    newer = (
+        "SELECT 1 FROM outbox o JOIN runs r ON r.run_id = o.run_id"
+        " WHERE o.asset = ? AND o.gate = ? AND o.kind = 'failed' AND r.finished_at > ?"
     )
-    return later.fetchone() is not None
+    return connection.execute(newer, (job, RUN, at)).fetchone() is not None
+
+
+def _went_well_since(connection: sqlite3.Connection, job: str, at: str) -> bool:
+    names = NIGHTS if job in NIGHTS else (job,)
+    newer = "SELECT 1 FROM runs WHERE status = 'SUCCESS' AND finished_at > ? AND job IN"
+    return connection.execute(f"{newer} ({', '.join('?' * len(names))})", (at, *names)).fetchone() is not None

@@ -7,6 +7,7 @@ import pytest
 from semlabel import outbox, run_news
 from semlabel.gates import GateResult
 from semlabel.operations import Operations
+from semlabel.operations_schema import now_utc
 from semlabel.run_news import Ending
 
 REASON = "entities: entities.csv: no such file"
@@ -77,15 +78,33 @@ def test_an_end_noted_twice_does_not_open_again_what_a_later_run_has_closed(oper
 
 def test_a_failure_that_is_found_after_a_later_run_went_well_says_nothing(operations):
     operations.start_run("killed", "nightly_labeling")
+    began = operations.run("killed")["started_at"]
     end(operations, "r2", "SUCCESS")
-    operations.mark_run_dead("killed", Ending("nightly_labeling", True, "its process died"))
+    operations.mark_run_dead("killed", Ending("nightly_labeling", True, "its process died", at=began))
     assert told(operations) == []
 
 
 def test_a_success_that_is_noted_after_a_later_run_failed_closes_nothing(operations):
     operations.start_run("r1", "nightly_labeling")
+    ended = now_utc()
     end(operations, "r2", "FAILURE")
-    end(operations, "r1", "SUCCESS", start=False)
+    operations.finish_run("r1", "SUCCESS", ending=Ending("nightly_labeling", True, at=ended))
+    assert operations.run("r1")["finished_at"] == ended
+    assert open_jobs(operations) == ["nightly_labeling"]
+
+
+def test_what_failed_because_another_run_was_at_work_is_over_when_that_one_ends_well(operations):
+    operations.start_run("long", "nightly_labeling")
+    end(operations, "second", "FAILURE", reason="entities: run long holds the lease 'warehouse'")
+    assert open_jobs(operations) == ["nightly_labeling"]
+    end(operations, "long", "SUCCESS", start=False)
+    assert open_jobs(operations) == []
+
+
+def test_a_long_run_that_fails_after_a_shorter_one_went_well_is_told(operations):
+    operations.start_run("long", "nightly_labeling")
+    end(operations, "short", "SUCCESS")
+    end(operations, "long", "FAILURE", start=False)
     assert open_jobs(operations) == ["nightly_labeling"]
 
 

@@ -5,9 +5,10 @@ was written to be read; any other is only named where an alert tells it, because
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import semlabel.errors
 from semlabel.errors import GateBlocked, SemlabelError
@@ -86,20 +87,27 @@ def recorded_ending(instance: "DagsterInstance", run: "DagsterRun") -> Ending | 
     if not steps:
         failures = [_run_failure(event) for event in events]
     red = [name for name, failure in steps if failure is None]
-    return ending(run.job_name, not run.asset_selection, failures, red)
+    record = instance.get_run_record_by_id(run.run_id)
+    at = _iso(record.end_time) if record is not None and record.end_time else None
+    return replace(ending(run.job_name, not run.asset_selection, failures, red), at=at)
 
 
-def killed_ending(label: str, run: "DagsterRun | None") -> Ending | None:
+def killed_ending(row: Mapping[str, Any], run: "DagsterRun | None") -> Ending | None:
     """What people are to know of a run whose process was killed; None for a preview.
 
-    `label` is its name in `ops.sqlite`, which counts for one that was killed before Dagster heard of it.
+    `row` is the run in `ops.sqlite`, whose name counts for one that was killed before Dagster heard of it. When it was
+    killed is not known: whatever ended after its start is newer.
     """
     if run is None:
+        label = str(row["job"])
         job = label.partition(" until ")[0]
         if re.search(r" of \d+ entities$", label):
             return None
-        return Ending(job if job in (*NIGHTS, *JOBS) else EVERYTHING, label == job, DIED)
-    return None if _is_preview(run) else Ending(_named(run.job_name), not run.asset_selection, DIED)
+        job = job if job in (*NIGHTS, *JOBS) else EVERYTHING
+        return Ending(job, label == job, DIED, at=row["started_at"])
+    if _is_preview(run):
+        return None
+    return Ending(_named(run.job_name), not run.asset_selection, DIED, at=row["started_at"])
 
 
 def _is_preview(run: "DagsterRun") -> bool:
@@ -138,6 +146,10 @@ def _failure(step: str, chain: "list[SerializableErrorInfo]") -> Failure:
             return Failure(step, _message(part.message), mendable=not gate, gate=gate)
     message = _message(root.message) if root else "no reason was recorded"
     return Failure(step, message, mendable=False, gate=False, error=(root.cls_name if root else None) or "")
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
 
 
 def _message(text: str) -> str:

@@ -186,7 +186,7 @@ def reap(operations: "Operations", open_instance: "Callable[[], DagsterInstance]
                 if run is not None and run.is_finished:
                     operations.finish_run(run_id, run.status.value, ending=recorded_ending(instance, run))
                     continue
-                operations.mark_run_dead(run_id, killed_ending(row["job"], run))
+                operations.mark_run_dead(run_id, killed_ending(row, run))
                 killed.append(run_id)
     return killed
 
