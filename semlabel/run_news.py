@@ -36,9 +36,7 @@ class Ending:
     at: str | None = None
 
 
-def note_end(
-    connection: sqlite3.Connection, run_id: str, status: str, ending: Ending, repeat_after: timedelta
-) -> None:
+def note_end(connection: sqlite3.Connection, run_id: str, status: str, ending: Ending, repeat_after: timedelta) -> None:
     """Write what the end of this run gives people to know, inside the caller's transaction.
 
     A failure opens the incident of its job, or repeats it as `outbox` repeats a gate; a run that was whole and went
@@ -69,7 +67,7 @@ def _closed_by(job: str) -> tuple[str, ...]:
 
 
 def _told_by_a_gate(connection: sqlite3.Connection, run_id: str, blocked: bool) -> bool:
-    """Whether a gate that blocks has said why: in this run, or, where nothing but refusals failed, in an earlier one."""
+    """Whether a gate that blocks has said why: in this run, or in an earlier one where nothing but refusals failed."""
     red = "SELECT 1 FROM gate_results WHERE run_id = ? AND severity = 'ERROR' AND verdict <> 'pass'"
     still_red = (
         "SELECT 1 FROM outbox WHERE kind = 'failed' AND severity = 'ERROR' AND gate <> ?"

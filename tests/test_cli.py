@@ -315,8 +315,8 @@ def incidents(project):
         ("source", "everything failed: entities: entities.csv: no column entity_id; found a, b"),
         (
             "fault",
-            "everything failed: checkpoint failed (ZeroDivisionError): look into the log of the run, mend the cause and "
-            "run it again.",
+            "everything failed: checkpoint failed (ZeroDivisionError): look into the log of the run, mend the cause "
+            "and run it again.",
         ),
         (
             "blocked",

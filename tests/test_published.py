@@ -1,4 +1,4 @@
-"""A rollback and a publication that meet: the rollback wins, and `current` stands on a whole version at every moment."""
+"""A rollback and a publication that meet: the rollback wins, and `current` always stands on a whole version."""
 
 import socket
 import threading
@@ -67,7 +67,7 @@ def test_a_version_is_not_put_upon_another_one_than_it_was_made_from(project, tw
 
 
 def test_what_nobody_published_is_not_confirmed_after_a_rollback(project, two, monkeypatch):
-    first, second = two
+    first, _ = two
     project.put({"e1": "edited"})  # what the second version holds
     subject = publishing._subject
 

@@ -30,9 +30,7 @@ class Daemon:
         operations = OperationsResource(settings=settings)
         warehouse = WarehouseResource(settings=settings, operations=operations)
         scorers = ScorerResource(settings=settings, operations=operations)
-        self.project = ProjectResource(
-            settings=settings, operations=operations, warehouse=warehouse, scorers=scorers
-        )
+        self.project = ProjectResource(settings=settings, operations=operations, warehouse=warehouse, scorers=scorers)
         self.instance = instance
         self.operations: Operations = operations.get()
 
@@ -67,14 +65,14 @@ class Daemon:
     def sees_it_fail(self, run):
         """What Dagster does for a run that failed."""
         (entry,) = self.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.RUN_FAILURE)
-        context = dg.build_run_status_sensor_context(
+        with dg.build_run_status_sensor_context(
             sensor_name="run_failures",
             dagster_event=entry.dagster_event,
             dagster_instance=self.instance,
             dagster_run=run,
             resources={"project": self.project},
-        )
-        run_failures(context)
+        ) as context:
+            run_failures(context)
 
     def told(self):
         """Kind and message of everything in the outbox that is about a run."""
@@ -227,5 +225,11 @@ def test_a_run_killed_before_dagster_heard_of_it_is_told(daemon):
     assert daemon.told() == [("failed", said)]
 
 
-def test_the_sensor_of_failures_runs_by_itself():
+def test_the_sensor_of_failures_runs_by_itself_and_finds_what_failed_since_it_last_looked(daemon):
     assert run_failures.default_status == dg.DefaultSensorStatus.RUNNING
+    cursor, resources = None, {"project": daemon.project}
+    for error in (None, MISSING):
+        daemon.night(error, begins=False)
+        with dg.build_sensor_context(instance=daemon.instance, cursor=cursor, resources=resources) as context:
+            cursor = run_failures.evaluate_tick(context).cursor
+    assert daemon.told() == [FAILED]
