@@ -377,6 +377,24 @@ def test_a_run_that_ends_outside_of_any_step_is_told_too(command, project, monke
     assert said.startswith("everything failed: the run failed (OSError): look into the log")
 
 
+def test_a_night_that_could_not_begin_is_told_and_a_mistyped_command_is_not(command, project):
+    for mistyped in (("--until", "nothing"), ("--job", "nightly"), ("--select", "predicitons")):
+        assert command("run", *mistyped)[0] == 2
+    assert incidents(project) == []
+    current = project / "run" / "labelers" / "current"
+    current.parent.mkdir(parents=True, exist_ok=True)
+    current.symlink_to("gone")
+    for _ in range(2):
+        code, _, err = command("run")
+        assert code == 2 and "points to gone, which is gone" in err.splitlines()[-1]
+    ((gate, job, said),) = incidents(project)
+    assert (gate, job) == ("run", "nightly_labeling")
+    assert said.startswith("nightly_labeling failed: the run: ") and "promote a labeler that exists" in said
+    current.unlink()
+    command("run")
+    assert incidents(project) == []
+
+
 # --- interrupted and killed
 
 

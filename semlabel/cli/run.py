@@ -22,6 +22,7 @@ from semlabel.cli.common import (
     show_json,
 )
 from semlabel.errors import SettingsError
+from semlabel.run_news import JOBS, NIGHTLY, NIGHTS
 
 if TYPE_CHECKING:
     from semlabel.cli.code_location import CodeLocation
@@ -74,8 +75,13 @@ def run(
     names = [name.strip() for part in select or [] for name in part.split(",") if name.strip()]
     started = time.monotonic()
     location, operations = _prepare(settings, workspace)
-    selection = _select(settings, location, names, until, job)
-    _announce(settings, selection, entities_limit)
+    try:
+        selection = _select(settings, location, names, until, job)
+        _announce(settings, selection, entities_limit)
+    except Exception as error:
+        if not names and until is None and not entities_limit:
+            _never_began(settings, operations, job or NIGHTLY, error)
+        raise
     try:
         outcome = _execute(settings, operations, location, selection, entities_limit)
     finally:
@@ -99,8 +105,12 @@ def _prepare(settings: "Settings", workspace: Path | None) -> "tuple[CodeLocatio
     location = code_location.read_workspace(code_location.find_workspace(settings, workspace), settings.path)
     code_location.prepare_environment(settings, location)
     operations = Operations(settings.paths.ops, timedelta(hours=settings.alerts.repeat_hours))
-    for run_id in execution.reap(operations, code_location.open_instance):
+    killed = execution.reap(operations, code_location.open_instance)
+    for run_id in killed:
         say(f"run {run_id[:8]} was killed; it is closed now, and its work goes on here")
+    if killed:
+        # Not hours later, when this run is over.
+        tell(settings, operations)
     return location, operations
 
 
@@ -116,6 +126,19 @@ def _select(
     if first_run or "checkpoint" in selection.asset_names:
         refuse_missing_base(settings)
     return selection
+
+
+def _never_began(settings: "Settings", operations: "Operations", job: str, error: Exception) -> None:
+    """A night that could not even begin is noted and told like one that failed; a mistyped job is told to nobody."""
+    from semlabel.cli.endings import ending, raised
+    from semlabel.cli.execution import new_run_id
+
+    if job not in (*NIGHTS, *JOBS):
+        return
+    run_id = new_run_id()
+    operations.start_run(run_id, job)
+    operations.finish_run(run_id, "FAILURE", ending=ending(job, True, [raised(error)]))
+    tell(settings, operations)
 
 
 def _announce(settings: "Settings", selection: "Selection", entities_limit: int | None) -> None:
