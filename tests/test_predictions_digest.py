@@ -45,6 +45,7 @@ def rounds(project: Project) -> int:
 def test_a_night_on_which_nothing_changed_keeps_the_digest(project):
     project.publish()
     before = digest(project)
+    project.operations.start_run("later", "nightly_labeling")
     assert project.refresh(run="later").pairs_scored == 0 and digest(project) == before
     project.use(digest="other", scorer_digest="other scorer")
     project.refresh(Scorer("other scorer"))

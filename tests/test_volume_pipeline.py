@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from semlabel.published import current_publication, current_version, rollback
-from tests.pipeline_fixtures import CANDIDATES, ENTITIES, TinyProject, failed, published, run
+from tests.pipeline_fixtures import CANDIDATES, ENTITIES, TinyProject, published, run
 from tests.test_pipeline import NIGHT, PUBLISH, edit_warehouse, figures, refusal
 
 HELD_OUT = 14 + 20 + 6
