@@ -426,16 +426,20 @@ class Warehouse:
     def _rounds_fingerprint(self) -> int:
         """Which scorings the predictions are made of, whatever the order of rounds; read by rounds and not by pairs.
 
-        A margin is computed once: text, moment and run tell those of a round from any that could come in their place
+        A margin is computed once: moment, run and texts of a commit tell it from any that could come in its place
         (after a lost log, or a purge). Neither the block enters, because a purge moves rounds of candidates that left
         to another one, nor rounds of none but such candidates.
         """
         ((total,),) = self.rows(
-            """SELECT coalesce(sum(CAST(md5_number_lower(concat_ws(' ', s.text_key, epoch_us(s.scored_at), s.run_id))
-                AS HUGEINT)), 0) FROM scores s
-            WHERE s.scorer_key = (SELECT scorer_key FROM labelers JOIN active_labeler USING (labeler_digest))
-                AND s.text_key IN (SELECT text_key FROM scoped_entities)
-                AND s.block_id IN (SELECT block_id FROM blocks SEMI JOIN catalog ON text_key = candidate_text_key)"""
+            """SELECT coalesce(sum(CAST(md5_number_lower(
+                concat_ws(' ', epoch_us(scored_at), run_id, rounds, texts, squares)) AS HUGEINT)), 0)
+            FROM (SELECT s.scored_at, s.run_id, count(*) AS rounds, sum(s.text_key) AS texts,
+                         sum(CAST(s.text_key AS BIGINT) * s.text_key) AS squares
+                FROM scores s
+                WHERE s.scorer_key = (SELECT scorer_key FROM labelers JOIN active_labeler USING (labeler_digest))
+                    AND s.text_key IN (SELECT text_key FROM scoped_entities)
+                    AND s.block_id IN (SELECT block_id FROM blocks SEMI JOIN catalog ON text_key = candidate_text_key)
+                GROUP BY s.scored_at, s.run_id)"""
         )
         return int(total)
 
