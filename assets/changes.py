@@ -1,7 +1,7 @@
 """What publishing the present predictions would change against the version that readers see now.
 
-Knows both tables and compares them in SQL. Knows nothing of limits. Rows of a limited scope replace nothing, so they
-are compared with nothing.
+Knows both tables, as far as they are published, and compares them in SQL. Knows nothing of limits. Rows of a limited
+scope replace nothing, so they are compared with nothing; what was said of them says nothing of a real publication.
 """
 
 from dataclasses import dataclass, field
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 class Change:
     """Rows now and before, the share of the old ones that are gone, and per candidate what turned over.
 
-    `candidate_flips`: candidate_id, yes_either (rows YES before or now), flipped.
+    `candidate_flips`: candidate_id, yes_either (rows YES before or now), flipped. `withheld`: predictions of candidates
+    that are not published.
     """
 
     rows: int
     previous_rows: int = 0
     removed_fraction: float = 0.0
     candidate_flips: list[dict[str, Any]] = field(default_factory=list)
+    withheld: int = 0
 
 
 def is_preview(step: Step, warehouse: "Warehouse") -> bool:
@@ -34,41 +36,62 @@ def is_preview(step: Step, warehouse: "Warehouse") -> bool:
 
 def published_version(step: Step, warehouse: "Warehouse") -> Path | None:
     """The version that readers see now; None before the first one, and for a preview, which replaces nothing."""
-    from semlabel.publish import current_publication
-
-    current = None if is_preview(step, warehouse) else current_publication(step.settings.paths.published)
+    current = _replaced(step, warehouse)
     return Path(str(current["path"])) if current is not None else None
 
 
-def publication_basis(step: Step) -> list[Any]:
-    """What a comparison with the publication depends on besides the predictions: its version, and an approval."""
-    from semlabel.publish import current_publication
+def replaces(step: Step, warehouse: "Warehouse") -> str | None:
+    """The name of the version that publishing the present predictions would replace; None where it replaces nothing."""
+    current = _replaced(step, warehouse)
+    return str(current["version"]) if current is not None else None
 
-    published = current_publication(step.settings.paths.published) or {}
-    return [published.get("version"), step.operations.approved(step.predictions_digest())]
+
+def confirms(step: Step, warehouse: "Warehouse") -> bool:
+    """Whether the version that readers see is of exactly these rows already, so that publishing moves nothing."""
+    from semlabel.publish import publication_subject
+
+    current = _replaced(step, warehouse)
+    return current is not None and current["subject_digest"] == publication_subject(warehouse, step.settings.publish)
+
+
+def approved(step: Step, warehouse: "Warehouse") -> bool:
+    """Whether a person approved these rows after the version that they replace was published: that change, no other."""
+    current = _replaced(step, warehouse)
+    since = str(current["published_at"]) if current is not None else ""
+    return step.operations.approved(warehouse.predictions_digest(), since)
 
 
 def against_publication(step: Step, warehouse: "Warehouse") -> Change:
-    """Compare the predictions with the current publication."""
+    """Compare what would be published with the current publication."""
+    from semlabel.publish import published_relation, published_rows
     from semlabel.warehouse_file import literal
 
-    ((rows,),) = warehouse.rows("SELECT count(*) FROM predictions")
+    policy = step.settings.publish.uncertified_candidates
+    now, rows = published_relation("predictions", policy), published_rows(warehouse, policy)
+    withheld = warehouse.predictions_count() - rows
     published = published_version(step, warehouse)
     if published is None:
-        return Change(rows)
+        return Change(rows, withheld=withheld)
     files = literal(str(published / "predictions" / "*.parquet"))
     before = f"(SELECT entity_id, candidate_id, label FROM read_parquet({files}))"
     ((previous, removed),) = warehouse.rows(
         f"""SELECT count(*), count(*) FILTER (
-                WHERE NOT EXISTS (SELECT 1 FROM predictions n
+                WHERE NOT EXISTS (SELECT 1 FROM {now} n
                                   WHERE n.entity_id = o.entity_id AND n.candidate_id = o.candidate_id))
             FROM {before} o"""
     )
     common = warehouse.frame(
         f"""SELECT candidate_id, count(*) FILTER (WHERE o.label OR n.label) AS yes_either,
                    count(*) FILTER (WHERE o.label IS DISTINCT FROM n.label) AS flipped
-            FROM {before} o JOIN predictions n USING (entity_id, candidate_id)
+            FROM {before} o JOIN {now} n USING (entity_id, candidate_id)
             GROUP BY candidate_id ORDER BY candidate_id"""
     )
     flips = common.to_dict("records")
-    return Change(rows, previous, removed / previous if previous else 0.0, flips)
+    return Change(rows, previous, removed / previous if previous else 0.0, flips, withheld)
+
+
+def _replaced(step: Step, warehouse: "Warehouse") -> dict[str, Any] | None:
+    """The manifest of the version that publishing would replace, with its `path`."""
+    from semlabel.publish import current_publication
+
+    return None if is_preview(step, warehouse) else current_publication(step.settings.paths.published)

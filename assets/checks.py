@@ -21,8 +21,11 @@ from semlabel.gates.registry import GATES, cannot_compute
 
 if TYPE_CHECKING:
     from semlabel.gates import GateResult
+    from semlabel.warehouse import Warehouse
 
 NO_SUBJECT = "unknown"
+REPLACES = "replaces"
+"""Where the evidence of a verdict names the version that it compared with."""
 _INFRASTRUCTURE = (LeaseHeld, WarehouseError, OSError, MemoryError, sqlite3.Error)
 
 
@@ -32,7 +35,8 @@ class GateCheck:
 
     `subject(step)` is the digest of the content that is judged. `evidence(step)` gathers and judges. `limits` are the
     settings (`section.key`) the verdict depends on, `also(step)` whatever else it depends on (None: nothing that
-    matters now). When subject, limits and these are unchanged, the stored verdict is shown again and no evidence is
+    matters now), `replaces(step, warehouse)` the version that the content is compared with, because publishing it would
+    replace that one. When subject, limits and these are unchanged, the stored verdict is shown again and no evidence is
     gathered. `pool` limits how many run at once.
     """
 
@@ -41,6 +45,7 @@ class GateCheck:
     evidence: Callable[[Step], "GateResult"]
     limits: tuple[str, ...] = ()
     also: Callable[[Step], Any] | None = None
+    replaces: "Callable[[Step, Warehouse], str | None] | None" = None
     pool: str | None = None
 
     def limits_in(self, step: Step) -> dict[str, Any]:
@@ -53,9 +58,8 @@ class GateCheck:
         try:
             labeler = self._labeler(step)
             subject = self.subject(step)
-            also = self.also(step) if self.also else None
-            basis = None if also is None else digest_of(also)
-            result = self._stored(step, subject, basis) or self._fresh(step, basis)
+            terms = self._terms(step)
+            result = self._stored(step, subject, terms) or self._fresh(step, terms)
         except _INFRASTRUCTURE:
             raise
         except Exception as error:
@@ -72,17 +76,28 @@ class GateCheck:
         promoted = promoted_labeler(step)
         return promoted[1].digest if promoted else None
 
-    def _fresh(self, step: Step, basis: str | None) -> "GateResult":
-        result = self.evidence(step)
-        return replace(result, evidence=result.evidence | {"limits": self.limits_in(step), "basis": basis})
+    def _terms(self, step: Step) -> dict[str, Any]:
+        """What a verdict holds for besides its subject, as it stands in its evidence."""
+        also = self.also(step) if self.also else None
+        terms: dict[str, Any] = {"limits": self.limits_in(step), "basis": None if also is None else digest_of(also)}
+        if self.replaces is None:
+            return terms
+        with step.reader() as warehouse:
+            return terms | {REPLACES: self.replaces(step, warehouse)}
 
-    def _stored(self, step: Step, subject: str, basis: str | None) -> "GateResult | None":
+    def _fresh(self, step: Step, terms: dict[str, Any]) -> "GateResult":
+        result = self.evidence(step)
+        return replace(result, evidence=result.evidence | terms)
+
+    def _stored(self, step: Step, subject: str, terms: dict[str, Any]) -> "GateResult | None":
         from semlabel.gates import GateResult
 
         row = step.operations.latest_gate(self.gate, subject, gate_code_version=GATES[self.gate].code_version)
-        if row is None or not row["computed"] or row["evidence"].get("limits") != self.limits_in(step):
+        if row is None or not row["computed"]:
             return None
-        if basis is not None and row["evidence"].get("basis") != basis:
+        if any(row["evidence"].get(name) != terms[name] for name in terms if name != "basis"):
+            return None
+        if terms["basis"] is not None and row["evidence"].get("basis") != terms["basis"]:
             return None
         shown = {name: row[name] for name in ("gate", "asset", "severity", "verdict", "value", "limit", "sentence")}
         first_run = row["evidence"].get("replayed_from", row["run_id"])

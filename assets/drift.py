@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assets.changes import publication_basis, published_version
+from assets.changes import published_version, replaces
 from assets.checks import GateCheck, gate_check
 from resources.project import Step
 
@@ -161,11 +161,12 @@ def _labeler(warehouse: "Warehouse") -> str:
 
 
 def _basis(step: Step) -> Any:
-    """What the comparison depends on besides the predictions: the version before, approval, references, refusals."""
+    """What the comparison depends on besides the predictions and the version before: approval, references, refusals."""
     with step.reader() as warehouse:
+        approved = step.operations.approved(warehouse.predictions_digest())
         references = warehouse.content_digest("reference_labels")
         refused = warehouse.rows("SELECT count(*), max(refused_at) FROM refused_rows WHERE source = 'entities'")
-    return [*publication_basis(step), references, str(refused)]
+    return [approved, references, str(refused)]
 
 
 label_rate_drift = gate_check(
@@ -175,6 +176,7 @@ label_rate_drift = gate_check(
         evidence=_labels,
         limits=(*_LIMITS, "gates.drift_points", "gates.drift_labels"),
         also=_basis,
+        replaces=replaces,
     )
 )
 data_drift = gate_check(
@@ -184,5 +186,6 @@ data_drift = gate_check(
         evidence=_quality,
         limits=(*_LIMITS, "gates.quality_points", "gates.quality_length"),
         also=_basis,
+        replaces=replaces,
     )
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from assets import contracts, metadata
-from assets.changes import against_publication, publication_basis
+from assets.changes import against_publication, approved, replaces
 from assets.checks import GateCheck, gate_check
 from assets.evaluation import score
 from assets.labelers import needed_labeler, newest_labeler, promoted_labeler
@@ -150,6 +150,7 @@ def _volume(step: Step) -> "GateResult":
     with step.reader() as warehouse:
         subject = warehouse.predictions_digest()
         change = against_publication(step, warehouse)
+        meant = approved(step, warehouse)
     limits = step.settings.gates
     return gates.volume_change(
         change.removed_fraction,
@@ -157,10 +158,16 @@ def _volume(step: Step) -> "GateResult":
         change.candidate_flips,
         limits.max_removed_fraction,
         limits.max_candidate_flip_fraction,
-        approved=step.operations.approved(subject),
+        approved=meant,
         rows=change.rows,
+        withheld=change.withheld,
         subject=subject,
     )
+
+
+def _approved(step: Step) -> bool:
+    with step.reader() as warehouse:
+        return approved(step, warehouse)
 
 
 def _everywhere(step: Step) -> "GateResult":
@@ -200,8 +207,13 @@ volume_change = gate_check(
         "volume_change",
         subject=Step.predictions_digest,
         evidence=_volume,
-        limits=("gates.max_removed_fraction", "gates.max_candidate_flip_fraction"),
-        also=publication_basis,
+        limits=(
+            "gates.max_removed_fraction",
+            "gates.max_candidate_flip_fraction",
+            "publish.uncertified_candidates",
+        ),
+        also=_approved,
+        replaces=replaces,
     )
 )
 one_labeler_everywhere = gate_check(

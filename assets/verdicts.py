@@ -1,13 +1,15 @@
-"""The verdicts that stand in the way: read from `ops.sqlite` for exactly this labeler and this content.
+"""The verdicts that stand in the way: read from `ops.sqlite` for this labeler, this content and what it would replace.
 
-Knows which settings a stored verdict was judged by: a limit that was tightened since makes it no verdict at all. Knows
-nothing of how a verdict came about, nor of who asks.
+Knows which settings a stored verdict was judged by and which version it compared with: a limit that was changed since,
+or another version that readers see by now, makes it no verdict at all. Knows nothing of how a verdict came about, nor
+of who asks.
 """
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from assets.checks import CHECKS
+from assets.changes import confirms
+from assets.checks import CHECKS, REPLACES
 from resources.project import Step
 from semlabel.errors import GateBlocked
 from semlabel.gates.registry import GATES
@@ -34,12 +36,13 @@ def before_promotion(step: Step, warehouse: "Warehouse", manifest: "Manifest") -
     """Whether every gate up to the threshold has passed for this labeler and the present tables."""
     # There are no predictions yet: their gates are not asked for, but every gate needs a subject.
     required = _required(warehouse, manifest, predictions="none yet")
-    return _standing(step, {gate: subject for gate, subject in required.items() if GATES[gate].asset != "predictions"})
+    required = {gate: subject for gate, subject in required.items() if GATES[gate].asset != "predictions"}
+    return _standing(step, warehouse, required)
 
 
 def before_publication(step: Step, warehouse: "Warehouse", manifest: "Manifest") -> Standing:
-    """Whether every gate has passed for this labeler and exactly these rows."""
-    return _standing(step, _required(warehouse, manifest, predictions=warehouse.predictions_digest()))
+    """Whether every gate has passed for this labeler, exactly these rows and exactly the version they would replace."""
+    return _standing(step, warehouse, _required(warehouse, manifest, predictions=warehouse.predictions_digest()))
 
 
 def _required(warehouse: "Warehouse", manifest: "Manifest", predictions: str) -> dict[str, str]:
@@ -49,14 +52,14 @@ def _required(warehouse: "Warehouse", manifest: "Manifest", predictions: str) ->
     return required_subjects(manifest.model_dump(mode="json"), tables | {"predictions": predictions})
 
 
-def _standing(step: Step, required: dict[str, str]) -> Standing:
+def _standing(step: Step, warehouse: "Warehouse", required: dict[str, str]) -> Standing:
     from semlabel.gates import blocking_verdicts
 
     found: dict[str, dict[str, Any]] = {}
 
     def latest(gate: str, subject: str) -> dict[str, Any] | None:
         row = step.operations.latest_gate(gate, subject, gate_code_version=GATES[gate].code_version)
-        if row is None or (row["verdict"] == "pass" and row["evidence"].get("limits") != _limits(step, gate)):
+        if row is None or (row["verdict"] == "pass" and not _still_counts(step, warehouse, row)):
             return None
         found[gate] = row
         return row
@@ -64,5 +67,13 @@ def _standing(step: Step, required: dict[str, str]) -> Standing:
     return Standing(blocking_verdicts(required, latest), list(found.values()))
 
 
-def _limits(step: Step, gate: str) -> dict[str, Any]:
-    return CHECKS[gate].limits_in(step)
+def _still_counts(step: Step, warehouse: "Warehouse", row: dict[str, Any]) -> bool:
+    """Whether a pass was judged by the present limits, and by comparing with exactly what publishing would replace."""
+    check, evidence = CHECKS[row["gate"]], row["evidence"]
+    if evidence.get("limits") != check.limits_in(step):
+        return False
+    if check.replaces is None:
+        return True
+    # A version that is published already is confirmed and replaces nothing: its verdict is about the one before it.
+    same = REPLACES in evidence and evidence[REPLACES] == check.replaces(step, warehouse)
+    return same or confirms(step, warehouse)

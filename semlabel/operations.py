@@ -315,9 +315,10 @@ class Operations:
         """Let one volume change pass: exactly the one with this subject digest."""
         self._insert("approvals", subject_digest=subject_digest, who=who, reason=reason, approved_at=now_utc())
 
-    def approved(self, subject_digest: str) -> bool:
-        """Whether somebody approved the change with this subject digest."""
-        return self.file.first("SELECT 1 FROM approvals WHERE subject_digest = ?", (subject_digest,)) is not None
+    def approved(self, subject_digest: str, since: str = "") -> bool:
+        """Whether somebody approved the change with this subject digest, after the time `since` (ISO, UTC) if given."""
+        query = "SELECT 1 FROM approvals WHERE subject_digest = ? AND approved_at > ?"
+        return self.file.first(query, (subject_digest, since)) is not None
 
     def record_certify(
         self,

@@ -113,10 +113,10 @@ def publish(
     `recheck` is called right before the switch (or the confirmation) and raises GateBlocked when a verdict no longer
     stands. `add_files(folder, version, previous)` writes what else the version is to carry; `previous` is the folder of
     the whole version before it, or None. A preview goes to a folder of its own: a folder that holds complete versions
-    refuses it. Raises GateBlocked while publishing is paused, when `current` was moved meanwhile, for an empty table
-    and for a labeler that the warehouse does not use; WarehouseError when the staged version is not exactly the
-    warehouse's content or the disk fails; LeaseHeld when somebody does not let the switch happen. In every case the
-    current version stays as it was.
+    refuses it. Raises GateBlocked while publishing is paused, when `current` was moved meanwhile, where not a row would
+    be published, and for a labeler that the warehouse does not use; WarehouseError when the staged version is not
+    exactly the warehouse's content or the disk fails; LeaseHeld when somebody does not let the switch happen. In every
+    case the current version stays as it was.
     """
     directory = Path(target_dir)
     with _disk_errors(directory):
@@ -124,9 +124,9 @@ def publish(
             clean(directory)
         before = current_version(directory)
         current = _usable_current(directory)
-        _refuse(warehouse, operations, labeler_manifest, directory, current, preview)
+        _refuse(warehouse, operations, settings, labeler_manifest, directory, current, preview)
         (directory / VERSIONS).mkdir(parents=True, exist_ok=True)
-        subject = _subject(warehouse, settings)
+        subject = publication_subject(warehouse, settings)
         if current is not None and current["subject_digest"] == subject:
             with alone(operations, run_id):
                 recheck()
@@ -162,15 +162,35 @@ def publish(
 def snapshot_check(path: Path, warehouse: Warehouse) -> Snapshot:
     """Compare the Parquet files of a version with what the warehouse would publish now, pair by pair."""
     manifest = read_manifest(path)
-    expected, rows = content_sum(warehouse.rows, _relation("predictions", manifest["uncertified_candidates"]))
+    expected, rows = content_sum(warehouse.rows, published_relation("predictions", manifest["uncertified_candidates"]))
     with _reader(warehouse) as connection:
         found, found_rows = content_sum(lambda sql: connection.execute(sql).fetchall(), _parquet(path, "predictions"))
     return Snapshot(content_hash(expected, rows), content_hash(found, found_rows), rows, found_rows)
 
 
+def published_relation(relation: str, policy: str) -> str:
+    """What is published of a relation with the columns of `predictions`; `policy`: `uncertified_candidates`."""
+    return f"(SELECT * FROM {relation} WHERE certified)" if policy == "withhold" else relation
+
+
+def published_rows(warehouse: Warehouse, policy: str) -> int:
+    """How many rows publishing the present predictions would write."""
+    relation = published_relation("predictions", policy)
+    if relation == "predictions":
+        return warehouse.predictions_count()
+    ((rows,),) = warehouse.rows(f"SELECT count(*) FROM {relation}")
+    return int(rows)
+
+
+def publication_subject(warehouse: Warehouse, settings: PublishSettings) -> str:
+    """What a version depends on; as long as it stays the same there is nothing new to publish."""
+    return digest_of([SCHEMA_VERSION, warehouse.predictions_digest(), settings.uncertified_candidates])
+
+
 def _refuse(
     warehouse: Warehouse,
     operations: "Operations",
+    settings: PublishSettings,
     labeler_manifest: Mapping[str, Any],
     directory: Path,
     current: Mapping[str, Any] | None,
@@ -186,7 +206,12 @@ def _refuse(
         raise GateBlocked(
             f"the predictions are of labeler {used} and not of {labeler_manifest['digest'][:12]}: make them again"
         )
-    if warehouse.predictions_count() == 0:
+    if published_rows(warehouse, settings.uncertified_candidates) == 0:
+        if warehouse.predictions_count():
+            raise GateBlocked(
+                "every prediction is of a candidate that the labeler is not certified with, and these are withheld: "
+                "put the texts of the candidates back, or train and promote a labeler"
+            )
         raise GateBlocked("there are no predictions to publish: look for an empty source, then score")
 
 
@@ -207,11 +232,6 @@ def _refuse_overtaken(operations: "Operations", directory: Path, before: str | N
             f"{directory}: the current version is {now or 'none'} and no longer {before or 'none'}, which this "
             "publication began from: run again"
         )
-
-
-def _subject(warehouse: Warehouse, settings: PublishSettings) -> str:
-    """What a version depends on; as long as it stays the same there is nothing new to publish."""
-    return digest_of([SCHEMA_VERSION, warehouse.predictions_digest(), settings.uncertified_candidates])
 
 
 def _usable_current(directory: Path) -> dict[str, Any] | None:
@@ -324,7 +344,7 @@ class _Stage:
         total = rows = labels = 0
         for bucket in range(self.buckets):
             here = f"(SELECT * FROM publication_entities WHERE bucket = {bucket})"
-            query = _relation(f"({self.warehouse.predictions_query(here)})", self.policy)
+            query = published_relation(f"({self.warehouse.predictions_query(here)})", self.policy)
             run(f"CREATE OR REPLACE TEMP TABLE bucket AS SELECT * FROM {query} ORDER BY entity_id, candidate_id")
             name = f"bucket-{bucket:04d}.parquet"
             self._copy("SELECT * FROM bucket", f"predictions/{name}")
@@ -420,10 +440,6 @@ def _publication(manifest: Mapping[str, Any], path: Path, unchanged: bool) -> Pu
         content_hash=manifest["content_hash"],
         unchanged=unchanged,
     )
-
-
-def _relation(relation: str, policy: str) -> str:
-    return f"(SELECT * FROM {relation} WHERE certified)" if policy == "withhold" else relation
 
 
 def _bucket_before(previous: Mapping[str, Any], bucket: int, buckets: int) -> str:

@@ -408,17 +408,49 @@ class Warehouse:
         connection.execute("UPDATE meta SET views_digest = ?", [digest_of(list(views))])
 
     def predictions_digest(self) -> str:
-        """What the predictions depend on: scope, entities, catalog, labeler, and how many pairs are stored."""
+        """What the predictions depend on: scope, entities, catalog, labeler, and which scorings of how many pairs."""
         labeler = self.active_labeler()
-        facts = {
+        facts: dict[str, Any] = {
             "scope": self.scope()["digest"],
             "entities": self.content_digest("entities"),
             "catalog": self.content_digest("catalog"),
             "labeler": labeler["labeler_digest"] if labeler else None,
             "pairs": self.predictions_count(),
+            "rounds": self._rounds_fingerprint(),
         }
         shortlist = self.rows("SELECT digest FROM active_shortlist")
-        return digest_of(facts | {"shortlist": shortlist[0][0]} if shortlist else facts)
+        if shortlist:
+            facts |= {"shortlist": shortlist[0][0], "lists": self._lists_fingerprint()}
+        return digest_of(facts)
+
+    def _rounds_fingerprint(self) -> int:
+        """Which scorings the predictions are made of, whatever the order of rounds; read by rounds and not by pairs.
+
+        A margin is computed once: moment, run and texts of a commit tell it from any that could come in its place
+        (after a lost log, or a purge). Neither the block enters, because a purge moves rounds of candidates that left
+        to another one, nor rounds of none but such candidates.
+        """
+        ((total,),) = self.rows(
+            """SELECT coalesce(sum(CAST(md5_number_lower(
+                concat_ws(' ', epoch_us(scored_at), run_id, rounds, texts, squares)) AS HUGEINT)), 0)
+            FROM (SELECT s.scored_at, s.run_id, count(*) AS rounds, sum(s.text_key) AS texts,
+                         sum(CAST(s.text_key AS BIGINT) * s.text_key) AS squares
+                FROM scores s
+                WHERE s.scorer_key = (SELECT scorer_key FROM labelers JOIN active_labeler USING (labeler_digest))
+                    AND s.text_key IN (SELECT text_key FROM scoped_entities)
+                    AND s.block_id IN (SELECT block_id FROM blocks SEMI JOIN catalog ON text_key = candidate_text_key)
+                GROUP BY s.scored_at, s.run_id)"""
+        )
+        return int(total)
+
+    def _lists_fingerprint(self) -> int:
+        """Which candidates are shown of the entities in scope: another list may hold pairs that are scored already."""
+        ((total,),) = self.rows(
+            """SELECT coalesce(sum(CAST(md5_number_lower(
+                concat_ws(' ', text_key, CAST(candidate_text_keys AS VARCHAR))) AS HUGEINT)), 0)
+            FROM shortlists WHERE text_key IN (SELECT text_key FROM scoped_entities)"""
+        )
+        return int(total)
 
     def content_hash(self, relation: str = "predictions") -> str:
         """The content hash of the predictions, or of another relation with the same columns (see `content_hash`)."""

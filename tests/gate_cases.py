@@ -167,6 +167,7 @@ FAILING = {
         lambda: volume(removed_fraction=0.06),
         lambda: volume(candidate_flips=[{"candidate_id": "c1", "yes_either": 30, "flipped": 16}]),
         lambda: volume(rows=0, approved=True),
+        lambda: volume(rows=0, withheld=990, approved=True),
         lambda: volume(removed_fraction=float("nan")),
     ],
     "one_labeler_everywhere": [

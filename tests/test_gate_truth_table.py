@@ -41,9 +41,11 @@ BEFORE_PROMOTION = {gate for gate in BLOCKING if GATES[gate].asset != "predictio
 OF_NO_LABELER = {"entities_contract"}
 CASES = (
     *OUTCOMES,
-    *("missing", "other labeler", "other subject", "older gate code", "other limits"),
+    *("missing", "other labeler", "other subject", "older gate code", "other limits", "other publication"),
     *("red after green", "green after red"),
 )
+# Those that compare with the version that would be replaced; a verdict about another comparison is none.
+OF_A_PUBLICATION = {"volume_change"}
 ALLOWED = {"pass", "green after red"}
 
 
@@ -57,6 +59,7 @@ class Books:
         self.step = SimpleNamespace(
             operations=Operations(folder / "ops.sqlite"), settings=Settings.model_validate(settings)
         )
+        self.step.settings._path = folder / "pipeline.toml"
         for gate in GATES:
             self.enter(gate, result_of(gate, "pass"))
 
@@ -65,11 +68,11 @@ class Books:
         predictions = predictions_of(manifest, tables)
         return dict.fromkeys(GATES, predictions) | required_subjects(manifest, tables | {"predictions": predictions})
 
-    def enter(self, gate, result, subject=None, code=None, limits=None):
+    def enter(self, gate, result, subject=None, code=None, limits=None, replaces=None):
         told = CHECKS[gate].limits_in(self.step) if limits is None else limits
         self.step.operations.record_gate(
             "run",
-            replace(result, evidence=result.evidence | {"limits": told}),
+            replace(result, evidence=result.evidence | {"limits": told, "replaces": replaces}),
             str(MANIFEST["digest"]),
             subject or self.subjects()[gate],
             code or GATES[gate].code_version,
@@ -83,7 +86,9 @@ class Books:
         """Which gates stand in the way, and that the refusal names them."""
         model = SimpleNamespace(model_dump=lambda mode: manifest)
         warehouse = SimpleNamespace(
-            content_digest=TABLES.get, predictions_digest=lambda: predictions_of(manifest, TABLES)
+            content_digest=TABLES.get,
+            predictions_digest=lambda: predictions_of(manifest, TABLES),
+            scope=lambda: {"description": "all entities"},
         )
         found = standing(self.step, warehouse, model)
         if found.blocked:
@@ -120,6 +125,8 @@ def enter_case(books: Books, gate: str, case: str) -> None:
         books.enter(gate, good, code="0")
     elif case == "other limits":
         books.enter(gate, good, limits={"gates.any": 0.123})
+    elif case == "other publication":
+        books.enter(gate, good, replaces="000001-20260101T000000Z")
     elif case == "red after green":
         books.enter(gate, good)
         books.enter(gate, bad)
@@ -130,7 +137,9 @@ def enter_case(books: Books, gate: str, case: str) -> None:
 
 def allowed(gate: str, case: str, asked: set[str]) -> bool:
     """The truth table itself."""
-    return gate not in asked or case in ALLOWED or (case == "other labeler" and gate in OF_NO_LABELER)
+    compared_elsewhere = case == "other publication" and gate not in OF_A_PUBLICATION
+    of_whoever = case == "other labeler" and gate in OF_NO_LABELER
+    return gate not in asked or case in ALLOWED or of_whoever or compared_elsewhere
 
 
 @pytest.mark.parametrize("case", CASES)

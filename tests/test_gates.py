@@ -103,6 +103,14 @@ def test_whoever_is_alerted_of_a_volume_change_can_approve_it_without_looking_fo
     assert "`semlabel approve 3114cea4cad6`" in volume(removed_fraction=0.5, subject="3114cea4cad6eac7a19581").sentence
 
 
+def test_rows_that_are_withheld_are_told_with_those_that_vanish():
+    told = volume(removed_fraction=0.5, rows=500, withheld=490).sentence
+    assert told.startswith("50.0% of the 1000 published rows would vanish (490 predictions are withheld): check")
+    nothing = volume(removed_fraction=1.0, rows=0, withheld=990, approved=True)
+    assert (nothing.verdict, nothing.value) == ("fail", 0)
+    assert "All 990 predictions" in nothing.sentence and "train and promote a labeler" in nothing.sentence
+
+
 def test_few_labels_of_a_rare_candidate_do_not_block_a_night():
     assert volume(candidate_flips=[{"candidate_id": "rare", "yes_either": 3, "flipped": 3}]).passed
 

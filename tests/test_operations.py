@@ -213,6 +213,8 @@ def test_the_newest_promotion_counts_and_an_approval_only_for_its_subject(operat
     assert operations.promoted()["labeler_digest"] == "L2" and operations.promoted()["who"] == "bob"
     operations.approve("S1", "ann")
     assert operations.approved("S1") and not operations.approved("S2")
+    assert operations.approved("S1", "2020-01-01T00:00:00.000000+00:00")
+    assert not operations.approved("S1", "2999-01-01T00:00:00.000000+00:00")
 
 
 def test_every_use_of_a_certify_set_is_in_the_ledger(operations):

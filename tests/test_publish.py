@@ -188,6 +188,15 @@ def test_uncertified_candidates_are_published_or_withheld_as_the_settings_say(pr
     assert snapshot.expected_hash == snapshot.found_hash == done.content_hash and snapshot.found_rows == 12
 
 
+def test_a_version_of_nothing_but_withheld_rows_is_not_published(project):
+    first = project.publish()
+    project.settings.uncertified_candidates = "withhold"
+    project.warehouse.replace_catalog(catalog(project.CATALOG).assign(certified=False), "run")
+    with pytest.raises(GateBlocked, match="not certified with, and these are withheld"):
+        project.publish()
+    assert current_publication(project.target)["version"] == first.version
+
+
 def test_duckdb_1_can_read_the_copy(project):
     path = project.publish().path / "predictions.duckdb"
     with duckdb.connect(str(path), read_only=True) as connection:

@@ -280,3 +280,14 @@ def test_a_purge_keeps_the_margins_of_pairs_that_left_a_shortlist(project):
     purge(project.warehouse, timedelta(0), datetime.now(UTC) + timedelta(days=1))
     assert int(np.sum([len(row[0]) for row in project.warehouse.rows("SELECT margins FROM scores")])) == 15
     assert shown(project) == LISTS
+
+
+def test_another_list_of_pairs_that_are_scored_already_is_another_digest(project):
+    keep(project)
+    refreshed(project, in_full=["e1"])
+    before, rows = project.warehouse.predictions_digest(), project.warehouse.predictions_count()
+    other = "(SELECT list(text_key ORDER BY position) FROM catalog WHERE candidate_id IN ('c1', 'c2'))"
+    of_e1 = "(SELECT text_key FROM entities WHERE entity_id = 'e1')"
+    project.warehouse.rows(f"UPDATE shortlists SET candidate_text_keys = {other} WHERE text_key = {of_e1}")
+    assert shown(project) == LISTS | {"e1": {"c1", "c2"}} and project.warehouse.predictions_count() == rows
+    assert project.warehouse.predictions_digest() != before

@@ -64,6 +64,7 @@ def volume_change(
     rows: int,
     min_candidate_labels: int = 20,
     subject: str = "SUBJECT",
+    withheld: int = 0,
 ) -> GateResult:
     """Passes when little vanished against the current publication, or a person approved exactly these rows.
 
@@ -71,6 +72,7 @@ def volume_change(
     candidate `candidate_id`, `yes_either` (rows YES before or now) and `flipped`; only candidates with at least
     `min_candidate_labels` such rows are common enough to judge. Without a previous publication any `rows` pass.
     `subject` is the digest by which a person approves exactly these rows; whoever is alerted needs it.
+    `rows` would be published; `withheld` ones, of candidates that the labeler is not certified with, would not.
     """
     gate = "volume_change"
     flipped = [
@@ -81,6 +83,7 @@ def volume_change(
     ]
     evidence = {
         "rows": rows,
+        "withheld": withheld,
         "previous_rows": previous_rows,
         "removed_fraction": removed_fraction,
         "max_removed_fraction": max_removed_fraction,
@@ -88,6 +91,12 @@ def volume_change(
         "flipped_candidates": flipped,
         "approved": approved,
     }
+    if rows <= 0 and withheld > 0:
+        sentence = (
+            f"All {withheld} predictions are of candidates the labeler is not certified with, and these are withheld: "
+            "put the texts of the catalog back, or train and promote a labeler."
+        )
+        return decide(gate, "fail", sentence, rows, 1, evidence)
     if rows <= 0:
         sentence = "There are no predictions to publish: look for an empty source before anything else."
         return decide(gate, "fail", sentence, rows, 1, evidence)
@@ -96,7 +105,8 @@ def volume_change(
         return decide(gate, "pass", sentence, 0, max_removed_fraction, evidence)
     findings = []
     if not removed_fraction <= max_removed_fraction:
-        findings.append(f"{removed_fraction:.1%} of the {previous_rows} published rows would vanish")
+        kept_back = f" ({withheld} predictions are withheld)" if withheld else ""
+        findings.append(f"{removed_fraction:.1%} of the {previous_rows} published rows would vanish{kept_back}")
     if flipped:
         findings.append(f"{len(flipped)} common candidates (first: {flipped[0]['candidate_id']}) change most labels")
     found = " and ".join(findings)

@@ -100,6 +100,7 @@ GATES: dict[str, Gate] = _table(
         "predictions",
         "ERROR",
         "Rows did not vanish and no common candidate changed most of its labels, unless a person approved it.",
+        code_version="2",
     ),
     Gate(
         "one_labeler_everywhere",
