@@ -136,6 +136,4 @@ def _asked(step: Step, labeler_digest: str, question: Question) -> bool:
     # A labeler of an earlier version did not tell what it was judged by.
     same_labels = earlier.evidence.get(RESULT, {}).get(JUDGED, question.judged) == question.judged
     same_lists = (earlier.shortlist.digest if earlier.shortlist else None) == question.rule
-    return (
-        same_labels and same_lists and earlier.scorer_digest == question.scorer and earlier.policy == question.policy
-    )
+    return same_labels and same_lists and earlier.scorer_digest == question.scorer and earlier.policy == question.policy

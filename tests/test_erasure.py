@@ -288,11 +288,12 @@ def test_somebody_of_whom_only_the_split_is_left_can_still_be_erased(world):
 
 
 # What programs write themselves: names, digests, places and times. `who` names those who run the project.
-NOT_TYPED = set(
-    "action asset boot_id counts_json entity_digest gate host id_digest job kind labeler_digest name path plan_id "
-    "process_start question_digest run_id scorer_digest set_digest severity stage state status subject_digest target "
-    "token unit verdict version who heartbeat".split()
-)
+NOT_TYPED = {
+    *("action", "asset", "boot_id", "counts_json", "entity_digest", "gate", "heartbeat", "host", "id_digest", "job"),
+    *("kind", "labeler_digest", "name", "path", "plan_id", "process_start", "question_digest", "run_id"),
+    *("scorer_digest", "set_digest", "severity", "stage", "state", "status", "subject_digest", "target", "token"),
+    *("unit", "verdict", "version", "who"),
+}
 
 
 def plant(path: Path) -> list[tuple[str, str]]:
@@ -322,7 +323,7 @@ def test_whatever_words_stand_in_ops_sqlite_are_cleaned(world):
     assert world.operations.publishing_paused() == "the row of (erased) is wrong"
 
 
-.mark.parametrize(("split", "may_have_trained"), [("train", True), ("", True), ("certify", False)])
+@pytest.mark.parametrize(("split", "may_have_trained"), [("train", True), ("", True), ("certify", False)])
 def test_a_labeler_is_named_whose_training_pairs_others_have_replaced_since(world, split, may_have_trained):
     labeler = world.settings.paths.labelers / ("a" * 64)
     labeler.mkdir(parents=True)

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline_fixtures import TinyProject, run
-from tests.test_pipeline import threshold_of
+from tests.test_pipeline import refusal, threshold_of
 
+LOOK = ["checkpoint", "threshold"]
 WALK, ENTERING = "semlabel.thresholds.walk", "semlabel.operations.Operations.complete_certify"
 
 
@@ -30,12 +31,12 @@ def killed_at(where: str, project: TinyProject, instance, monkeypatch) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr(where, dies)
-        assert not run(project, instance, select=["threshold"]).success
+        assert "killed" in refusal(run(project, instance, select=LOOK), "threshold")
 
 
 def looked(project: TinyProject, instance) -> tuple[int, float, str]:
     """Which look the threshold was, the confidence it was held to, and its labeler."""
-    told = threshold_of(run(project, instance, select=["threshold"]))
+    told = threshold_of(run(project, instance, select=LOOK))
     return told["certify_uses"].value, told["confidence"].value, told["labeler_digest"].value
 
 
