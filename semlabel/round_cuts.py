@@ -1,9 +1,9 @@
-"""Rounds for what texts miss: the catalog cut so that texts share blocks wherever they can.
+"""Rounds for what texts miss: their blocks are made some pairs at a time, and held no longer.
 
 Knows the catalog as a sequence of text keys and what is missing as a mask over it; deliberately knows nothing of why it
-is missing. The catalog is cut into runs of a round's candidates. A run that a text misses as a whole is one block for
-all such texts, however they differ otherwise; what is left of its other runs makes blocks of its own, so a text whose
-stored candidates lie in k runs has at most k runs of them. No text gets more rounds for that than its pairs need.
+is missing. What a text misses is cut in the order of the catalog. A block that leaves out nothing in between is one of
+at most as many as there are candidates, however texts differ, and each stored pair spoils at most one block: so blocks
+of a text's own have at most `items_per_round` rows for each pair of it that is stored.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from semlabel.warehouse import Warehouse
 from semlabel.warehouse_scores import ensure_blocks
 
 _HELD_PAIRS = 2_000_000
-"""Pairs whose blocks are made together: what is held must not grow with the table."""
+"""Pairs whose blocks are made together: with shortlists nearly every text misses others, so all would be the table."""
 
 
 class Rounds:
@@ -26,17 +26,15 @@ class Rounds:
     def __init__(self, warehouse: Warehouse, catalog: Sequence[int], items_per_round: int) -> None:
         """`catalog`: its text keys, each once, in its order; a round has at most `items_per_round` of them."""
         self._warehouse, self._catalog, self._items = warehouse, list(catalog), items_per_round
-        self._runs = [
-            tuple(self._catalog[start : start + items_per_round])
-            for start in range(0, len(self._catalog) - items_per_round + 1, items_per_round)
-        ]
         self._waiting: list[tuple[list[tuple[int, ...]], list[int]]] = []
         self._pairs, self._rounds = 0, list[Round]()
 
     def take(self, missing: np.ndarray, texts: list[int]) -> None:
         """Plan what these texts miss: `missing` is a mask over the catalog."""
-        self._waiting.append((self._chunks(missing), texts))
-        self._pairs += int(np.count_nonzero(missing))
+        keys = tuple(compress(self._catalog, missing.tolist()))
+        chunks = [keys[start : start + self._items] for start in range(0, len(keys), self._items)]
+        self._waiting.append((chunks, texts))
+        self._pairs += len(keys)
         if self._pairs >= _HELD_PAIRS:
             self._make()
 
@@ -44,15 +42,6 @@ class Rounds:
         """All rounds, text by text."""
         self._make()
         return sorted(self._rounds, key=attrgetter("text_key"))
-
-    def _chunks(self, missing: np.ndarray) -> list[tuple[int, ...]]:
-        in_runs = len(self._runs) * self._items
-        whole = missing[:in_runs].reshape(len(self._runs), self._items).all(axis=1)
-        rest = missing.copy()
-        rest[:in_runs] &= ~np.repeat(whole, self._items)
-        own = tuple(compress(self._catalog, rest.tolist()))
-        runs = list(compress(self._runs, whole.tolist()))
-        return [*runs, *(own[start : start + self._items] for start in range(0, len(own), self._items))]
 
     def _make(self) -> None:
         wanted = list(dict.fromkeys(chunk for chunks, _ in self._waiting for chunk in chunks))
