@@ -53,7 +53,7 @@ def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
     settings = step.settings.calibration
     policy = Policy(settings.min_precision, settings.max_fpr, settings.max_fnr)
     platt = _probability_map(calibrate)
-    use = certify_use(step, manifest, policy, certify, certify_ids, rule)
+    use = certify_use(step, manifest, policy, certify, certify_ids, rule).begun(step)
     if use.number > 1:
         step.log.warning(f"look {use.number} at these certify entities: held to confidence {use.confidence:.4g}")
     result = walk(
@@ -65,10 +65,10 @@ def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
         result,
         {"platt_a": platt.a, "platt_b": platt.b, "certified_text_ids": texts},
         evidence=_checkpoint_evidence(step, manifest)
-        | {RESULT: result.to_json() | {"certify_use": use.number, JUDGED: use.judged_digest}},
+        | {RESULT: result.to_json() | {"certify_use": use.number, JUDGED: use.question.judged}},
         shortlist=rule.to_json() if rule else None,
     )
-    use.record(step, digest, result.verdict)
+    use.complete(step, digest, result.verdict)
     calibrate, certify, test = (at_bottom(pairs, result.threshold) for pairs in (calibrate, certify, test))
     metrics = _test_metrics(step, digest, test, result.threshold)
     return metadata.materialized(

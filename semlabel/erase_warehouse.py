@@ -1,12 +1,13 @@
 """Erasing one entity from the warehouse: its rows, and the margins that belong to nobody else.
 
-Knows tables; deliberately knows nothing of other places or of receipts. A text that another entity has, or had within
-the retention time, is that entity's too: its margins stay. The freed bytes are still in the file until it is compacted.
+Knows tables; deliberately knows nothing of other places or of receipts. A text that another entity has, or is known to
+have had, is that entity's too: its margins stay. The freed bytes are still in the file until it is compacted.
 """
 
 from typing import TYPE_CHECKING
 
 from semlabel.erase_traces import ERASED, Traces
+from semlabel.splits import LEFT_OUT, TRAIN
 from semlabel.warehouse import Warehouse
 from semlabel.warehouse_tables import TABLES, renew_digest
 
@@ -49,6 +50,17 @@ def count_entity(warehouse: Warehouse, entity_id: str) -> dict[str, int]:
     counts["refused_rows"] = len(_refused(warehouse, entity_id))
     warehouse.rows("DROP TABLE own_texts")
     return {name: int(count) for name, count in counts.items()}
+
+
+def may_have_trained(warehouse: Warehouse, entity_id: str) -> bool:
+    """Whether a labeler may have learned from the entity, also from training pairs that others have replaced since."""
+    # Left out (an empty split) may have trained before it resembled an entity of another split.
+    rows = warehouse.rows(
+        "SELECT entity_id FROM training_pairs WHERE entity_id = ? UNION ALL "
+        "SELECT entity_id FROM remembered_splits WHERE entity_id = ? AND split IN (?, ?)",
+        [entity_id, entity_id, TRAIN, LEFT_OUT],
+    )
+    return bool(rows)
 
 
 def erase_entity(warehouse: Warehouse, entity_id: str) -> None:

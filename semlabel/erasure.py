@@ -40,8 +40,11 @@ _OPERATIONS = (
     ("deliveries", "error"),
     ("channels", "error"),
     ("acknowledgements", "reason"),
-    ("runs", "note"),
+    ("approvals", "reason"),
+    ("promotions", "reason"),
     ("publications", "reason"),
+    ("settings", "value"),
+    ("runs", "note"),
     ("metrics", "metrics_json"),
 )
 
@@ -130,7 +133,7 @@ def _published(settings: "Settings", entity_id: str) -> bool:
 
 def _trained(settings: "Settings", receipt: dict[str, Any]) -> list[str]:
     """The labelers that may have been trained on the entity: their weights cannot be taken apart."""
-    if not receipt["counts"].get("warehouse: training_pairs"):
+    if not receipt["trained"]:
         return []
     return sorted(path.name for path in settings.paths.labelers.glob("*") if len(path.name) == 64 and path.is_dir())
 
@@ -222,6 +225,8 @@ def _erase_warehouse(work: _Erasure) -> None:
     with _warehouse(work.settings) as warehouse:
         counts = erase_warehouse.count_entity(warehouse, work.entity_id)
         work.note(**{f"warehouse: {table}": count for table, count in counts.items()})
+        if erase_warehouse.may_have_trained(warehouse, work.entity_id):
+            work.operations.note_erasure(text_id(work.entity_id), {}, trained=True)
         erase_warehouse.erase_entity(warehouse, work.entity_id)
     # Deleted rows stay readable in the bytes of the file until it is written anew.
     done = compact(work.settings.paths.warehouse, 0, Opening.of(work.settings))

@@ -320,30 +320,43 @@ class Operations:
         query = "SELECT 1 FROM approvals WHERE subject_digest = ? AND approved_at > ?"
         return self.file.first(query, (subject_digest, since)) is not None
 
-    def record_certify(
+    def begin_certify(
         self,
         set_digest: str,
-        labeler_digest: str,
+        question_digest: str,
         entity_digests: Iterable[str],
         *,
         confidence: float | None = None,
-        verdict: str | None = None,
         run_id: str | None = None,
-    ) -> None:
-        """Enter one use of a certify set into the ledger, with the digests of the entities it looked at."""
-        row = (set_digest, labeler_digest, _number(confidence), verdict, run_id, now_utc())
+    ) -> int:
+        """Enter one use of a certify set into the ledger before the look, and return its id for `complete_certify`.
+
+        `entity_digests` are the entities that are looked at, `question_digest` says what is asked of them. A use whose
+        run is killed counts like any other.
+        """
+        row = (set_digest, question_digest, _number(confidence), run_id, now_utc())
         with self.file.transaction() as connection:
             use = connection.execute(
-                "INSERT INTO certify_ledger (set_digest, labeler_digest, confidence, verdict, run_id, used_at) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT INTO certify_ledger (set_digest, question_digest, labeler_digest, confidence, run_id, used_at) "
+                "VALUES (?, ?, '', ?, ?, ?)",
                 row,
             ).lastrowid
             connection.executemany(
                 "INSERT INTO certify_entities VALUES (?, ?)", [(use, digest) for digest in set(entity_digests)]
             )
+        assert use is not None
+        return use
+
+    def complete_certify(self, use_id: int, labeler_digest: str, verdict: str | None = None) -> None:
+        """Enter which labeler a use gave and the verdict on it. The first answer stays."""
+        with self.file.transaction() as connection:
+            connection.execute(
+                "UPDATE certify_ledger SET labeler_digest = ?, verdict = ? WHERE id = ? AND labeler_digest = ''",
+                (labeler_digest, verdict, use_id),
+            )
 
     def certify_uses(self, set_digest: str) -> list[dict[str, Any]]:
-        """Every use of a certify set, oldest first."""
+        """Every use of a certify set, oldest first; `labeler_digest` is empty where the look has not ended."""
         return self.file.rows("SELECT * FROM certify_ledger WHERE set_digest = ? ORDER BY id", (set_digest,))
 
     def certify_looks(self, entity_digests: Collection[str]) -> list[dict[str, Any]]:
@@ -431,24 +444,30 @@ class Operations:
 
     # Erasures
 
-    def note_erasure(self, id_digest: str, counts: dict[str, int], finished: bool = False) -> dict[str, Any]:
+    def note_erasure(
+        self, id_digest: str, counts: dict[str, int], *, finished: bool = False, trained: bool = False
+    ) -> dict[str, Any]:
         """Enter what an erasure finds, place by place, and return its receipt; repeated, the larger count stays.
 
-        Receipt: `id_digest, started_at, finished_at` (None until it is over) and `counts` by place.
+        `trained`: a labeler may have been trained on the entity. Receipt: `id_digest, started_at, finished_at` (None
+        until it is over), `trained`, and `counts` by place.
         """
         with self.file.transaction() as connection:
-            connection.execute("INSERT OR IGNORE INTO erasures VALUES (?, ?, NULL, '{}')", (id_digest, now_utc()))
+            connection.execute(
+                "INSERT OR IGNORE INTO erasures (id_digest, started_at, counts_json) VALUES (?, ?, '{}')",
+                (id_digest, now_utc()),
+            )
             known = self._counts(connection, id_digest)
             merged = known | {place: max(count, known.get(place, 0)) for place, count in counts.items()}
             connection.execute(
-                "UPDATE erasures SET counts_json = ?, finished_at = CASE WHEN ? THEN ? ELSE finished_at END"
-                " WHERE id_digest = ?",
-                (json.dumps(merged, sort_keys=True), finished, now_utc(), id_digest),
+                "UPDATE erasures SET counts_json = ?, finished_at = CASE WHEN ? THEN ? ELSE finished_at END,"
+                " trained = max(trained, ?) WHERE id_digest = ?",
+                (json.dumps(merged, sort_keys=True), finished, now_utc(), int(trained), id_digest),
             )
             row = connection.execute("SELECT * FROM erasures WHERE id_digest = ?", (id_digest,)).fetchone()
         receipt = dict(row)
         receipt.pop("counts_json")
-        return receipt | {"counts": merged}
+        return receipt | {"counts": merged, "trained": bool(receipt["trained"])}
 
     def erased_ids(self) -> frozenset[str]:
         """The digests (`text_id`) of the entity ids that were erased, or whose erasure has begun."""

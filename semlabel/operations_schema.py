@@ -105,6 +105,15 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (use_id, entity_digest)) WITHOUT ROWID""",
         "CREATE INDEX certify_entities_by_digest ON certify_entities (entity_digest)",
     ),
+    (
+        # What was asked of the set, entered with the use before its look; null where an earlier version asked: its
+        # labeler tells. Labeler and verdict follow the look, until then the labeler is an empty text.
+        "ALTER TABLE certify_ledger ADD COLUMN question_digest TEXT",
+        # Whether a labeler may have been trained on the entity.
+        "ALTER TABLE erasures ADD COLUMN trained INTEGER NOT NULL DEFAULT 0",
+        """UPDATE erasures SET trained = 1
+        WHERE json_extract(counts_json, '$."warehouse: training_pairs"') > 0""",
+    ),
 )
 
 

@@ -8,7 +8,7 @@ over pairs: an edited entity is one row, a new candidate one column, a reverted 
 import hashlib
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -20,9 +20,10 @@ import numpy as np
 from semlabel.digests import digest_of
 from semlabel.errors import PromptError, WarehouseError
 from semlabel.progress import Progress, ProgressSink, silent
+from semlabel.round_cuts import Rounds
 from semlabel.round_stream import Round, ScoreRound, ScoreRounds, WantedRound, once_each, one_by_one
 from semlabel.warehouse import Warehouse
-from semlabel.warehouse_scores import ScoredRound, checked_margins, ensure_blocks, scorer_key
+from semlabel.warehouse_scores import ScoredRound, checked_margins, scorer_key
 
 if TYPE_CHECKING:
     from semlabel.operations import Operations
@@ -31,6 +32,7 @@ STAGE = "scoring"
 # A kill loses at most one uncommitted batch: so no batch is more than this share of the plan.
 _BATCH_SHARE = 0.02
 _MOST_BLOCKS = 10_000  # that are held at a time: with shortlists there are as many as texts
+_MOST_GROUPS = 5_000  # of texts whose blocks are read at a time
 _FEW_PAIRS = 32  # rounds of fewer pairs are short: 32 of one pair count as one of 32
 
 
@@ -76,16 +78,15 @@ class RefreshOutcome:
 
 
 class _Diff(NamedTuple):
-    """Groups of texts that miss the same candidates (in catalog order), and the counts."""
+    """The counts, and what was compared."""
 
-    groups: dict[tuple[int, ...], list[int]]
     counts: MissingPairs
     subject: list[object]
 
 
 def missing_pairs(warehouse: Warehouse, scorer_digest: str, entity_ids: Iterable[str] | None) -> MissingPairs:
     """Count what `plan` would plan; writes nothing, so a read-only warehouse will do."""
-    return _diff(warehouse, scorer_digest, entity_ids).counts
+    return _diff(warehouse, scorer_digest, entity_ids, _catalog(warehouse)).counts
 
 
 def plan(
@@ -96,24 +97,14 @@ def plan(
     Makes the blocks it needs, at most `items_per_round` candidates each, and reuses identical ones. Raises
     WarehouseError for unknown entity ids.
     """
-    diff = _diff(warehouse, scorer_digest, entity_ids)
-    chunks = {
-        missing: [missing[start : start + items_per_round] for start in range(0, len(missing), items_per_round)]
-        for missing in diff.groups
-    }
-    wanted = [chunk for of_group in chunks.values() for chunk in of_group]
-    with warehouse.transaction() as connection:
-        block_ids = dict(zip(wanted, ensure_blocks(connection, wanted), strict=True))
-    rounds = [
-        Round(text_key, block_ids[chunk])
-        for text_key, missing in sorted((text, missing) for missing, texts in diff.groups.items() for text in texts)
-        for chunk in chunks[missing]
-    ]
+    catalog = _catalog(warehouse)
+    rounds = Rounds(warehouse, catalog, items_per_round)
+    diff = _diff(warehouse, scorer_digest, entity_ids, catalog, rounds.take)
     return RefreshPlan(
         plan_id=uuid4().hex,
         scorer_digest=scorer_digest,
         subject_digest=digest_of([*diff.subject, items_per_round]),
-        rounds=rounds,
+        rounds=rounds.made(),
         pairs=diff.counts.pairs,
         pairs_stored=diff.counts.pairs_stored,
         entities=diff.counts.entities,
@@ -212,37 +203,63 @@ def _named(warehouse: Warehouse, entry: Round) -> str:
     return f"the pair of entity {entity_id!r} and candidate {rows[0][0] if rows else None!r}"
 
 
-def _diff(warehouse: Warehouse, scorer_digest: str, entity_ids: Iterable[str] | None) -> _Diff:
-    """Group texts by the blocks they have: there are few such groups, so pairs are never enumerated."""
-    catalog = [
-        key for (key,) in warehouse.rows("SELECT text_key FROM catalog GROUP BY text_key ORDER BY min(position)")
-    ]
+def _diff(
+    warehouse: Warehouse,
+    scorer_digest: str,
+    entity_ids: Iterable[str] | None,
+    catalog: list[int],
+    take: Callable[[np.ndarray, list[int]], None] = lambda missing, texts: None,
+) -> _Diff:
+    """Compare texts with the catalog; `take` is told what a group of texts misses, a mask over the catalog."""
     entities = _take_signatures(warehouse, scorer_digest, entity_ids)
-    contents = {
-        block_id: set(keys)
-        for block_id, keys in warehouse.rows(
-            "SELECT block_id, list(candidate_text_key) FROM blocks WHERE block_id IN "
-            "(SELECT DISTINCT unnest(block_ids) FROM signatures) GROUP BY block_id"
-        )
-    }
-    groups: dict[tuple[int, ...], list[int]] = {}
     pairs = stored = 0
-    for example, block_ids, texts in warehouse.rows(
-        "SELECT min(text_key), block_ids, count(*) FROM signatures GROUP BY block_ids ORDER BY 1"
-    ):
-        covered = set[int]().union(*(contents[block_id] for block_id in block_ids))
-        missing = tuple(key for key in catalog if key not in covered)
-        pairs += texts * len(missing)
-        stored += texts * (len(catalog) - len(missing))
-        if missing:
-            same = "(SELECT block_ids FROM signatures WHERE text_key = ?)"
-            rows = warehouse.rows(f"SELECT text_key FROM signatures WHERE block_ids = {same}", [example])
-            groups.setdefault(missing, []).extend(text_key for (text_key,) in rows)
-    texts = warehouse.connection.execute("SELECT text_key FROM signatures ORDER BY text_key").fetchnumpy()["text_key"]
-    texts_digest = hashlib.sha256(np.asarray(texts, dtype="<i4").tobytes()).hexdigest()
+    for missing, texts in _groups(warehouse, len(catalog)):
+        count = int(np.count_nonzero(missing))
+        pairs += len(texts) * count
+        stored += len(texts) * (len(catalog) - count)
+        if count:
+            take(missing, texts)
+    keys = warehouse.connection.execute("SELECT text_key FROM signatures ORDER BY text_key").fetchnumpy()["text_key"]
+    texts_digest = hashlib.sha256(np.asarray(keys, dtype="<i4").tobytes()).hexdigest()
     subject: list[object] = [warehouse.warehouse_id(), texts_digest, catalog]
     warehouse.rows("DROP TABLE signatures")
-    return _Diff(groups, MissingPairs(pairs, stored, entities), subject)
+    return _Diff(MissingPairs(pairs, stored, entities), subject)
+
+
+def _catalog(warehouse: Warehouse) -> list[int]:
+    """The text keys of the catalog, each once, in its order."""
+    return [key for (key,) in warehouse.rows("SELECT text_key FROM catalog GROUP BY text_key ORDER BY min(position)")]
+
+
+def _groups(warehouse: Warehouse, candidates: int) -> Iterator[tuple[np.ndarray, list[int]]]:
+    """What texts miss of the catalog, as a mask, and these texts: those with the same blocks are one group.
+
+    Without shortlists there are few groups, so pairs are never enumerated; with them nearly every text is one, so what
+    blocks hold is read for some groups at a time.
+    """
+    groups = warehouse.rows(
+        "SELECT block_ids, list(text_key ORDER BY text_key) FROM signatures GROUP BY block_ids ORDER BY min(text_key)"
+    )
+    for start in range(0, len(groups), _MOST_GROUPS):
+        part = groups[start : start + _MOST_GROUPS]
+        places = _places(warehouse, {block_id for block_ids, _ in part for block_id in block_ids})
+        for block_ids, texts in part:
+            missing = np.ones(candidates, dtype=bool)
+            for block_id in block_ids:
+                missing[places.get(block_id, [])] = False
+            yield missing, texts
+
+
+def _places(warehouse: Warehouse, block_ids: Iterable[int]) -> dict[int, list[int]]:
+    """Where in the catalog the candidates of blocks stand; those that have left it stand nowhere."""
+    rows = warehouse.rows(
+        """SELECT block_id, list(place) FROM blocks
+        JOIN (SELECT text_key AS candidate_text_key, row_number() OVER (ORDER BY min(position)) - 1 AS place
+              FROM catalog GROUP BY text_key) USING (candidate_text_key)
+        WHERE block_id IN (SELECT unnest(?::INTEGER[])) GROUP BY block_id""",
+        [sorted(block_ids)],
+    )
+    return dict(rows)
 
 
 def _take_signatures(warehouse: Warehouse, scorer_digest: str, entity_ids: Iterable[str] | None) -> int:

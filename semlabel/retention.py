@@ -48,12 +48,8 @@ def purge(warehouse: Warehouse, retention: timedelta, now: datetime | None = Non
         # A list costs no margins to make again, so it goes with the last entity that has its text.
         connection.execute("DELETE FROM shortlists WHERE text_key NOT IN (SELECT text_key FROM entities)")
         connection.execute("DELETE FROM texts WHERE text_key IN (SELECT text_key FROM expired_texts)")
-        connection.execute("DELETE FROM former_texts WHERE since <= ?", [moment - retention])
-        # An update of an entity that has left waits for it as long as its margins would.
-        connection.execute(
-            "DELETE FROM online_texts WHERE accepted_at <= ? AND entity_id NOT IN (SELECT entity_id FROM entities)",
-            [moment - retention],
-        )
+        _drop_online(connection, moment - retention)
+        _drop_former(connection, moment - retention)
         connection.execute("DELETE FROM ingested_segments WHERE ingested_at <= ?", [moment - retention])
         texts = _count(connection, "SELECT count(*) FROM expired_texts")
         purged = Purged(before - _pairs(connection), texts, scorers)
@@ -121,6 +117,34 @@ def _drop_candidates(connection: "duckdb.DuckDBPyConnection") -> None:
     gone = [block_id for block_id, _, _ in blocks]
     connection.execute("DELETE FROM scores WHERE block_id IN (SELECT unnest(?::INTEGER[]))", [gone])
     connection.execute("DELETE FROM blocks WHERE block_id IN (SELECT unnest(?::INTEGER[]))", [gone])
+
+
+def _drop_online(connection: "duckdb.DuckDBPyConnection", limit: datetime) -> None:
+    """Remove updates of entities that have left: they wait for them no longer than their margins would.
+
+    Whose the texts were stays known: other nights than the update's count for their margins.
+    """
+    expired = "accepted_at <= ? AND entity_id NOT IN (SELECT entity_id FROM entities)"
+    connection.execute(
+        "INSERT INTO former_texts SELECT DISTINCT entity_id, text_key, accepted_at FROM "
+        "(SELECT entity_id, accepted_at, unnest(list_append(older, text_id)) AS text_id FROM online_texts "
+        f"WHERE {expired}) JOIN texts USING (text_id) ANTI JOIN former_texts USING (entity_id, text_key)",
+        [limit],
+    )
+    connection.execute(f"DELETE FROM online_texts WHERE {expired}", [limit])
+
+
+def _drop_former(connection: "duckdb.DuckDBPyConnection", limit: datetime) -> None:
+    """Forget whose a text was once it is gone, and not before: an erasure must find its margins as long as they are.
+
+    Of an entity that has had one text again and again, the last time is enough after the retention time.
+    """
+    connection.execute("DELETE FROM former_texts WHERE text_key NOT IN (SELECT text_key FROM texts)")
+    connection.execute(
+        "DELETE FROM former_texts WHERE since <= ? AND rowid IN (SELECT older.rowid FROM former_texts older "
+        "JOIN former_texts newer USING (entity_id, text_key) WHERE newer.since > older.since)",
+        [limit],
+    )
 
 
 def _pairs(connection: "duckdb.DuckDBPyConnection") -> int:

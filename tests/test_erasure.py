@@ -301,6 +301,55 @@ def test_somebody_of_whom_only_the_split_is_left_can_still_be_erased(world):
         assert set(remembered(warehouse)) == {"e1", "e2", "e3", PERSON, "twin"}
 
 
+# What programs write themselves: names, digests, places and times. `who` names those who run the project.
+NOT_TYPED = {
+    *("action", "asset", "boot_id", "counts_json", "entity_digest", "gate", "heartbeat", "host", "id_digest", "job"),
+    *("kind", "labeler_digest", "name", "path", "plan_id", "process_start", "question_digest", "run_id"),
+    *("scorer_digest", "set_digest", "severity", "stage", "state", "status", "subject_digest", "target", "token"),
+    *("unit", "verdict", "version", "who"),
+}
+
+
+def plant(path: Path) -> list[tuple[str, str]]:
+    """A row in every table of `ops.sqlite`, with the person in every column for words; returns these columns."""
+    planted = []
+    with sqlite3.connect(path) as connection:
+        for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            row = {}
+            for _, column, kind, *_ in connection.execute(f"PRAGMA table_info({table})"):
+                row[column] = f"{table} {column}" if kind == "TEXT" else 990
+                if kind == "TEXT" and column not in NOT_TYPED and not column.endswith("_at"):
+                    row[column] = json.dumps({"of": PERSON}) if column.endswith("_json") else f"look at {PERSON}"
+                    planted.append((table, column))
+            places = ", ".join("?" * len(row))
+            connection.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({places})", list(row.values()))
+    connection.close()
+    return planted
+
+
+def test_whatever_words_stand_in_ops_sqlite_are_cleaned(world):
+    world.operations.set_publishing_paused(True, f"the row of {PERSON} is wrong")
+    planted = plant(world.settings.paths.ops)
+    assert {("approvals", "reason"), ("promotions", "reason"), ("settings", "value")} < set(planted)
+    receipt = world.erase()
+    assert receipt.counts["operations"] == COUNTS["operations"] + 1 + len(planted)
+    assert world.bytes_with(PERSON) == ["dagster/history/runs.db"]
+    assert world.operations.publishing_paused() == "the row of (erased) is wrong"
+
+
+@pytest.mark.parametrize(("split", "may_have_trained"), [("train", True), ("", True), ("certify", False)])
+def test_a_labeler_is_named_whose_training_pairs_others_have_replaced_since(world, split, may_have_trained):
+    labeler = world.settings.paths.labelers / ("a" * 64)
+    labeler.mkdir(parents=True)
+    with Warehouse.open(world.settings.paths.warehouse) as warehouse:
+        frame = pd.DataFrame([("e1", "c1", False)], columns=["entity_id", "candidate_id", "label"])
+        warehouse.replace_training_pairs(frame, "a later run")
+        warehouse.rows("UPDATE remembered_splits SET split = ? WHERE entity_id = ?", [split, PERSON])
+    receipt, again = world.erase(), world.erase()
+    assert receipt.counts["warehouse: training_pairs"] == 0
+    assert receipt.trained_labelers == again.trained_labelers == ([labeler.name] if may_have_trained else [])
+
+
 def test_an_unknown_id_is_refused_and_not_entered(world):
     with pytest.raises(SemlabelError, match="no entity 'person-4712' is known"):
         erase("person-4712", world.settings, world.operations)

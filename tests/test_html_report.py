@@ -163,7 +163,8 @@ def template(tmp_path_factory) -> Path:
         warehouse.add_refused(RUN, "references", [("7 / c9", "contradictory: listed as YES and as NO")])
     world.score(manifest)
     world.publish(manifest)
-    world.operations.record_certify(digest_of(sorted(SPLITS["certify"])), manifest.digest, SPLITS["certify"])
+    use = world.operations.begin_certify(digest_of(sorted(SPLITS["certify"])), "asked", SPLITS["certify"])
+    world.operations.complete_certify(use, manifest.digest)
     world.operations.save_metrics(manifest.digest, METRICS)
     world.say("held_out_errors", "pass", "Shown.", manifest.digest)
     world.say("volume_change", "fail", f"{SCRIPT} flipped; look at '7'.", evidence={"flips": [{"candidate_id": TABLE}]})
@@ -385,6 +386,12 @@ def test_certify_entities_that_this_labeler_was_not_proven_on_stay_unseen(world)
     assert "would be a further look" in part(told, "Threshold")
     assert 'alt="precision and recall on calibrate"' in told
     assert not [row for row in Elements(part(told, "Probabilities")).rows if row[0].startswith("certify")]
+
+
+def test_a_look_that_was_begun_and_never_ended_shows_no_certify_entity(world):
+    # As after a kill between the labeler and its verdict: no labeler stands in the row, though one lies in its folder.
+    world.operations.file.rows("UPDATE certify_ledger SET labeler_digest = ''")
+    assert "would be a further look" in part(world.report(), "Threshold")
 
 
 def test_what_changed_is_told_with_its_reason(world):

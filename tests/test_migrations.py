@@ -110,7 +110,24 @@ def test_an_older_ops_sqlite_becomes_a_new_one_with_every_row(tmp_path, version)
     assert (gate["verdict"], gate["evidence"]) == ("fail", {"examples": [{"row_id": "x"}]})
     assert operations.open_plan("scorer", "subject")["payload"] == b"\x01\x02"
     assert operations.promoted()["who"] == "ann" and operations.approved("subject")
-    assert operations.publishing_paused() == "because" and operations.erased_ids() == frozenset()
+    assert operations.publishing_paused() == "because"
+    assert operations.erased_ids() == (frozenset(TRAINED) if version >= 3 else frozenset())
+
+
+# By the digest of the id: whether training pairs of the entity were erased.
+TRAINED = {"trained": True, "not trained": False}
+
+
+def test_what_an_older_version_certified_and_erased_still_says_so(tmp_path):
+    operations = Operations(old_operations(tmp_path, 3))
+    assert {name: operations.note_erasure(name, {})["trained"] for name in TRAINED} == TRAINED
+    uses = operations.certify_uses("set")
+    assert [(use["labeler_digest"], use["verdict"], use["question_digest"]) for use in uses] == [
+        ("labeler", None, None),
+        ("labeler 3", "pass", None),
+    ]
+    assert [use["labeler_digest"] for use in operations.certify_looks(["a"])] == ["labeler", "labeler 3"]
+    assert [use["labeler_digest"] for use in operations.certify_looks(["c"])] == ["labeler"]
 
 
 @pytest.mark.parametrize("version", OLDER_WAREHOUSES)

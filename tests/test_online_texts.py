@@ -15,6 +15,7 @@ import pytest
 
 from semlabel import spool
 from semlabel.digests import text_id
+from semlabel.erase_warehouse import count_entity
 from semlabel.online_texts import ingest, resolve
 from semlabel.publish import publish
 from semlabel.retention import purge
@@ -198,6 +199,23 @@ def test_updates_of_an_entity_that_leaves_wait_for_it_and_go_with_the_retention_
     nights.night()
     purge(nights.warehouse, pd.Timedelta(days=1).to_pytimedelta(), pd.Timestamp("2027-06-01", tz="UTC").to_pydatetime())
     assert nights.rows("SELECT * FROM online_texts") == []
+
+
+def test_whose_an_update_was_is_known_as_long_as_its_margins_are_there(nights):
+    # An entity that no source ever had, and two texts: the second one takes the place of the first.
+    for version, text in ((1, "B"), (2, "C")):
+        nights.online(accepted("new", text, version, at="2026-01-01T12:00:00+00:00"))
+        nights.night()
+
+    def purged(day: str) -> tuple[int, int]:
+        moment = pd.Timestamp(day, tz="UTC").to_pydatetime()
+        done = purge(nights.warehouse, pd.Timedelta(days=30).to_pytimedelta(), moment)
+        return done.pairs, count_entity(nights.warehouse, "new")["margins"]
+
+    assert purged("2026-01-20") == (0, 10)
+    # The updates go, their margins were found unused later than that.
+    assert purged("2026-02-10") == (0, 10) and nights.rows("SELECT * FROM online_texts") == []
+    assert purged("2026-02-20") == (10, 0) and nights.rows("SELECT * FROM former_texts") == []
 
 
 def test_an_erased_entity_does_not_come_back_from_the_spool(nights):

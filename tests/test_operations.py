@@ -218,14 +218,29 @@ def test_the_newest_promotion_counts_and_an_approval_only_for_its_subject(operat
 
 
 def test_every_use_of_a_certify_set_is_in_the_ledger(operations):
-    operations.record_certify("C1", "L1", ["a", "b"], confidence=0.95, verdict="fail")
-    operations.record_certify("C1", "L2", ["a", "b"], confidence=0.95, verdict="pass")
-    assert [row["labeler_digest"] for row in operations.certify_uses("C1")] == ["L1", "L2"]
+    for labeler, verdict in (("L1", "fail"), ("L2", "pass")):
+        use = operations.begin_certify("C1", f"asked {labeler}", ["a", "b"], confidence=0.95)
+        operations.complete_certify(use, labeler, verdict)
+    shown = ("labeler_digest", "question_digest", "verdict", "confidence")
+    assert [tuple(row[name] for name in shown) for row in operations.certify_uses("C1")] == [
+        ("L1", "asked L1", "fail", 0.95),
+        ("L2", "asked L2", "pass", 0.95),
+    ]
     assert operations.certify_uses("C2") == []
 
 
+def test_a_look_that_never_ended_counts_and_what_came_of_one_is_entered_once(operations):
+    use = operations.begin_certify("C1", "asked", ["a"])
+    (row,) = operations.certify_looks(["a"])
+    assert (row["id"], row["labeler_digest"], row["verdict"]) == (use, "", None)
+    operations.complete_certify(use, "L1", "pass")
+    operations.complete_certify(use, "L2", "fail")
+    (row,) = operations.certify_looks(["a"])
+    assert (row["labeler_digest"], row["verdict"]) == ("L1", "pass")
+
+
 def test_a_set_with_one_entity_more_or_less_is_looked_at_again_and_a_disjoint_one_is_not(operations):
-    operations.record_certify("C1", "L1", ["a", "b"])
+    operations.begin_certify("C1", "asked", ["a", "b"])
     for entities, looks in ((["a"], 1), (["a", "b", "c"], 1), (["c", "d"], 0)):
         assert len(operations.certify_looks(entities)) == looks
     operations.file.rows("DELETE FROM certify_entities")  # as a use that an earlier version entered

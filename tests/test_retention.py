@@ -13,6 +13,7 @@ import pytest
 from semlabel import compaction
 from semlabel.bench.refresh import World
 from semlabel.compaction import compact, footprint
+from semlabel.erase_warehouse import count_entity
 from semlabel.errors import WarehouseError
 from semlabel.retention import Purged, purge
 from semlabel.upkeep import keep_up
@@ -120,6 +121,34 @@ def test_a_purge_that_fails_half_way_leaves_everything(project, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         later(project, 31)
     assert pairs(project) == 15
+
+
+def test_whose_a_text_was_is_known_as_long_as_its_margins_are_there(project):
+    project.put({"e1": "edited", "e2": "beta", "e3": "gamma"})
+    # Nights that fail before their upkeep: the text is left for ten days when a purge first finds it unused.
+    left = (TODAY - timedelta(days=10)).replace(tzinfo=None)
+    project.warehouse.rows("UPDATE former_texts SET since = ?", [left])
+    later(project, 0)
+    assert later(project, 25) == Purged(0, 0, 0)
+    assert count_entity(project.warehouse, "e1")["margins"] == 5
+    assert later(project, 30) == Purged(5, 1, 0)
+    assert count_entity(project.warehouse, "e1")["margins"] == 0
+    assert project.warehouse.rows("SELECT * FROM former_texts") == []
+
+
+def test_a_text_that_comes_and_goes_is_remembered_once_after_the_retention_time(project):
+    for _ in range(3):
+        for text in ("edited", "alpha"):
+            project.put({"e1": text, "e2": "beta", "e3": "gamma"})
+    assert project.warehouse.rows("SELECT count(*) FROM former_texts") == [(6,)]
+    ((text_key, last),) = project.warehouse.rows(
+        "SELECT text_key, max(since) FROM former_texts SEMI JOIN entities USING (text_key) GROUP BY text_key"
+    )
+    purge(project.warehouse, MONTH, datetime.now(UTC))
+    assert project.warehouse.rows("SELECT count(*) FROM former_texts") == [(6,)]
+    # "edited" is gone with its margins, "alpha" is in use.
+    purge(project.warehouse, MONTH, datetime.now(UTC) + timedelta(days=40))
+    assert project.warehouse.rows("SELECT text_key, since FROM former_texts") == [(text_key, last)]
 
 
 def test_an_interrupted_plan_still_finds_its_blocks_after_a_purge(project):

@@ -85,7 +85,9 @@ def proven_on(settings: "Settings", operations: "Operations", manifest: Manifest
     if certify.unscored or certify.pairs.empty:
         return False
     uses = operations.certify_uses(digest_of(sorted(certify.entity_ids)))
-    return any(_same_margins(settings, use["labeler_digest"], manifest) for use in uses)
+    # A look that has not ended gave no labeler yet: nothing was proven by it.
+    ended = [use["labeler_digest"] for use in uses if use["labeler_digest"]]
+    return any(_same_margins(settings, labeler_digest, manifest) for labeler_digest in ended)
 
 
 def _same_margins(settings: "Settings", labeler_digest: str, manifest: Manifest) -> bool:
