@@ -69,13 +69,13 @@ def test_a_version_is_not_put_upon_another_one_than_it_was_made_from(project, tw
 def test_what_nobody_published_is_not_confirmed_after_a_rollback(project, two, monkeypatch):
     first, _ = two
     project.put({"e1": "edited"})  # what the second version holds
-    subject = publishing._subject
+    subject = publishing.publication_subject
 
     def meanwhile(*arguments):
         rollback(project.target, first, project.operations)
         return subject(*arguments)
 
-    monkeypatch.setattr(publishing, "_subject", meanwhile)
+    monkeypatch.setattr(publishing, "publication_subject", meanwhile)
     with pytest.raises(GateBlocked, match="publishing is paused"):
         project.publish()
     assert current_version(project.target) == first
