@@ -11,6 +11,7 @@ from typing import Any
 from semlabel.calibration import Platt
 from semlabel.decision import decide
 from semlabel.errors import LabelerError, PromptError
+from semlabel.prompt import Prompt
 from semlabel.serving.engine_client import EngineClient
 from semlabel.serving.faults import Fault, Kind, invalid
 from semlabel.serving.label_request import Candidate, LabelRequest
@@ -143,15 +144,10 @@ class Answers:
         if request.candidates is None:
             catalog = served.needed_catalog()
             candidates = [Candidate(*pair) for pair in zip(catalog.candidate_ids, catalog.texts, strict=True)]
-            items = served.catalog_items
+            items = served.needed_items()
         else:
             candidates = [_resolved(entry, index, served) for index, entry in enumerate(request.candidates)]
-            texts = [str(candidate.text) for candidate in candidates]
-            for index, problem in enumerate(labeler.prompt.item_problems(texts)):
-                if problem is not None:
-                    limit = labeler.prompt.spec.max_item_tokens
-                    raise invalid(f"candidates[{index}]", f"takes more than {limit} tokens or is blank", limit)
-            items = labeler.prompt.items(texts)
+            items = _items([str(candidate.text) for candidate in candidates], labeler.prompt)
         self._refuse_tokens(query.ids, items)
         return Work(labeler.digest, query.ids, items), query.truncated, candidates
 
@@ -159,6 +155,18 @@ class Answers:
         tokens, most = len(query) + sum(map(len, items)), self.limits.request_tokens
         if tokens > most:
             raise invalid("items", f"{tokens} tokens in one request; at most {most}", most)
+
+
+def _items(texts: list[str], prompt: Prompt) -> list[list[int]]:
+    try:
+        for index, problem in enumerate(prompt.item_problems(texts)):
+            if problem is not None:
+                limit = prompt.spec.max_item_tokens
+                raise invalid(f"candidates[{index}]", f"takes more than {limit} tokens or is blank", limit)
+        return prompt.items(texts)
+    except PromptError:
+        # It names the text.
+        raise invalid("candidates", "a text among them cannot be tokenised as text; change it") from None
 
 
 def _resolved(entry: Candidate, index: int, served: Served) -> Candidate:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from semlabel.digests import text_id
+from semlabel.errors import PromptError
 from semlabel.manifest import Manifest, read_manifest
 from semlabel.prompt import Prompt, load_tokenizer
 from semlabel.serving.faults import Fault, Kind, invalid
 from semlabel.serving.score_request import Part
-from semlabel.text_tokenizer import TextTokenizer
+from semlabel.text_tokenizer import TextTokenizer, repaired
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -65,7 +66,8 @@ class FrontLabeler:
     def _of_texts(self, query: str, items: list[str], parse_special: bool) -> tuple[list[int], list[list[int]]]:
         if parse_special:
             # A rendered template brings its own control tokens, the first one too.
-            ids = [list(ids) for ids in self.tokenizer([query, *items], add_special_tokens=False).input_ids]
+            texts = [repaired(text) for text in (query, *items)]
+            ids = [list(ids) for ids in self.tokenizer(texts, add_special_tokens=False).input_ids]
             return ids[0], ids[1:]
         # Whatever stands first in the prompt is tokenised as a beginning, with what the tokenizer puts before it.
         start = self.texts.start_ids()
@@ -151,6 +153,15 @@ class Served:
         """The catalog's items, tokenised once. Raises PromptError for a candidate the prompt refuses."""
         assert self.catalog is not None
         return self.labeler.prompt.items(list(self.catalog.texts))
+
+    def needed_items(self) -> list[list[int]]:
+        """The catalog's items. Raises Fault where this labeler's prompt refuses one, as one held ready may."""
+        try:
+            return self.catalog_items
+        except PromptError:
+            # The error names the candidate's text, which is none of a client's business.
+            told = f"labeler {self.labeler.digest[:12]} refuses one of the current catalog; name candidates"
+            raise Fault(Kind.CONFLICT, f"candidates: {told}", "candidates") from None
 
     def needed_catalog(self) -> PublishedCatalog:
         """The catalog. Raises Fault before anything is published."""
