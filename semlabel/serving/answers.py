@@ -188,9 +188,12 @@ def _labels(margins: Any, candidates: list[Candidate], served: Served) -> list[C
         Platt(calibration.platt_a, calibration.platt_b).probability(margins).tolist() if calibration else nothing
     )
     labels = decide(margins, manifest.threshold).tolist() if manifest.threshold is not None else nothing
-    certified = dict(zip(catalog.candidate_ids, catalog.certified, strict=True)) if catalog else {}
+    # What was proven of one labeler says nothing of another that answers with its catalog.
+    certified = catalog.certified_pairs if catalog and catalog.labeler_digest == manifest.digest else {}
     return [
-        CandidateLabel(candidate.candidate_id, margin, probability, label, certified.get(candidate.candidate_id or ""))
+        CandidateLabel(
+            candidate.candidate_id, margin, probability, label, certified.get((candidate.candidate_id, candidate.text))
+        )
         for candidate, margin, probability, label in zip(
             candidates, margins.tolist(), probabilities, labels, strict=True
         )

@@ -114,6 +114,12 @@ class PublishedCatalog:
         """The content identities of the texts, in their order."""
         return [text_id(text) for text in self.texts]
 
+    @cached_property
+    def certified_pairs(self) -> dict[tuple[str | None, str | None], bool]:
+        """Whether the threshold was proven for a candidate, by its id and its text: another text was never judged."""
+        rows = zip(self.candidate_ids, self.texts, self.certified, strict=True)
+        return {(candidate_id, text): certified for candidate_id, text, certified in rows}
+
     def has_entity(self, entity_id: str) -> bool:
         """Whether the publication has this entity. Raises OSError when its files are gone."""
         import pyarrow.parquet as pq
