@@ -1,6 +1,8 @@
 """Scoring: all methods give the plain model's margins, neighbours never matter, what cannot be proven is refused."""
 
+import gc
 import threading
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -444,3 +446,16 @@ def test_probabilities_of_labels_are_shares_at_any_temperature():
         assert cold.tolist() == [float(share == warm.max()) for share in warm]
     (hot,) = scorer.probabilities(ids(9, 0), [ids(4, 1)], replace(asked, temperature=1e308))
     assert hot.tolist() == pytest.approx([1 / 3] * 3, rel=1e-12)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_scorer_is_freed_with_its_last_use(method):
+    scorer = scorer_for(tiny_model(), method)
+    scorer.margins(ids(9, 0), [ids(4, 1), ids(2, 2)])
+    gone = weakref.ref(scorer)
+    gc.disable()
+    try:
+        del scorer
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from semlabel.errors import SemlabelError
-from semlabel.serving.pointer import Pointer
+from semlabel.serving.pointer import Pointer, Wanted
 
 if TYPE_CHECKING:
     from semlabel.labeler import Labeler
@@ -48,10 +48,17 @@ class Shelf:
             self.problem = ""
         if self._state() == before:
             return False
-        # What lives as long as the process is not walked through by every later collection.
-        gc.collect()
-        gc.freeze()
+        self._tidy(set(before[1]) - set(self.loaded))
         return True
+
+    def _tidy(self, gone: set[str]) -> None:
+        """Give back the memory of what was let go, and keep the collector away from what stays."""
+        if gone or self.problem:
+            # What is frozen is never collected, so neither would be a labeler that was loaded before the last time.
+            gc.unfreeze()
+        gc.collect()
+        # What lives as long as the process is not walked through by every later collection.
+        gc.freeze()
 
     def _state(self) -> tuple[str, tuple[str, ...], str]:
         return self.current, tuple(self.loaded), self.problem
@@ -63,9 +70,12 @@ class Shelf:
         if current != self.current:
             self.previous, self.current = self.current, current
             log.info("labeler %s answers", current[:12])
-        ready = self._digest_of(wanted.ready) if wanted.ready is not None else current
-        kept = {self.current, self.previous, ready}
-        self.loaded = {digest: labeler for digest, labeler in self.loaded.items() if digest in kept}
+        # Let go before the next one is loaded: there may not be room for both.
+        kept = {self.current, self.previous}
+        self.loaded = {digest: held for digest, held in self.loaded.items() if digest in kept or held.path in wanted}
+        if wanted.ready is not None:
+            self._digest_of(wanted.ready)
+
 
     def _digest_of(self, path: Path) -> str:
         """The digest of the labeler in a directory, which is loaded if it is not yet."""
