@@ -22,8 +22,9 @@ class Limits(BaseModel):
     request_seconds: float = 60.0
     drain_seconds: float = 30.0
     connections: int = 1_000
-    connection_seconds: float = 600.0
+    connection_seconds: float = 60.0
     rpcs: int = 512
+    streams: int = 128
     waiting_requests: int = 256
     waiting_tokens: int = 4_000_000
     batch_tokens: int = 8_192

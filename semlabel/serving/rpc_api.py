@@ -23,18 +23,20 @@ from semlabel.serving.limits import Limits
 from semlabel.serving.metrics import Metrics
 from semlabel.serving.plan import Address, Tls
 from semlabel.serving.proto import labeler_pb2
+from semlabel.serving.rpc_access import TokenInterceptor, authorization
 from semlabel.serving.score_request import score_request
 
 log = logging.getLogger(__name__)
 
-SERVICE = "semlabel.v1.Labeler"
+SERVICE, CALLS = "semlabel.v1.Labeler", ("Score", "Label")
 
 
 class LabelerService:
     """The service that clients call."""
 
     def __init__(self, answers: Answers, access: Access, metrics: Metrics) -> None:
-        self._answers, self._access, self._metrics = answers, access, metrics
+        self.access, self.metrics = access, metrics
+        self._answers = answers
 
     async def Score(self, content: bytes, context: Any) -> labeler_pb2.ScoreResponse:
         """Probabilities of label tokens."""
@@ -61,7 +63,7 @@ class LabelerService:
         async def answer(request: labeler_pb2.LabelRequest) -> tuple[labeler_pb2.LabelResponse, int]:
             asked = label_request(_label_fields(request), self._answers.limits)
             if asked.persist:
-                self._access.check(_authorization(context), persist=True)
+                self.access.check(authorization(context.invocation_metadata()), persist=True)
             found = await self._answers.label(asked, request.labeler_digest, self._seconds(context))
             response = labeler_pb2.LabelResponse(
                 entity_id=asked.entity_id,
@@ -87,7 +89,6 @@ class LabelerService:
     async def _watched(self, call: str, kind: type[Message], content: bytes, context: Any, answer: Any) -> Any:
         started, status, items = time.perf_counter(), "CANCELLED", 0
         try:
-            self._access.check(_authorization(context))
             with self._answers.room.taken() as take:
                 take(len(content))
                 response, items = await answer(_message(kind, content))
@@ -99,7 +100,7 @@ class LabelerService:
             await context.abort(grpc.StatusCode[status], fault.message)
         finally:
             seconds = time.perf_counter() - started
-            self._metrics.observe(call, status, seconds, items)
+            self.metrics.observe(call, status, seconds, items)
             log.info("grpc %s %s items=%d ms=%.1f", call, status, items, seconds * 1e3)
         return response
 
@@ -111,14 +112,17 @@ def build_server(
     options = [
         ("grpc.max_receive_message_length", limits.body_bytes),
         ("grpc.so_reuseport", 1),
+        ("grpc.max_concurrent_streams", limits.streams),
         ("grpc.server_handshake_timeout_ms", int(limits.header_seconds * 1e3)),
         # Who keeps a call open for ever loses it with its connection; others connect again, perhaps to another front.
+        # What is under way then may take as long as any request may.
         ("grpc.max_connection_age_ms", int(limits.connection_seconds * 1e3)),
         ("grpc.max_connection_age_grace_ms", int(limits.request_seconds * 1e3)),
     ]
-    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=limits.rpcs)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, _handlers(service)),))
     healthy = health.aio.HealthServicer()
+    tokens = TokenInterceptor(service.access, healthy, service.metrics, [f"/{SERVICE}/{call}" for call in CALLS])
+    server = grpc.aio.server(interceptors=[tokens], options=options, maximum_concurrent_rpcs=limits.rpcs)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, _handlers(service)),))
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     reflection.enable_server_reflection([SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
     host = f"[{address.host}]" if ":" in address.host else address.host
@@ -138,7 +142,7 @@ def _handlers(service: LabelerService) -> dict[str, Any]:
     def handler(call: Callable[[bytes, Any], Awaitable[Any]]) -> Any:
         return grpc.unary_unary_rpc_method_handler(call, None, lambda response: response.SerializeToString())
 
-    return {"Score": handler(service.Score), "Label": handler(service.Label)}
+    return {call: handler(getattr(service, call)) for call in CALLS}
 
 
 def _message(kind: type[Message], content: bytes) -> Any:
@@ -153,11 +157,6 @@ async def set_health(healthy: health.aio.HealthServicer, ready: bool) -> None:
     status = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
     for name in ("", SERVICE):
         await healthy.set(name, status)
-
-
-def _authorization(context: Any) -> str | None:
-    found = dict(context.invocation_metadata() or ()).get("authorization")
-    return found if isinstance(found, str) else None
 
 
 def _score_fields(request: labeler_pb2.ScoreRequest) -> dict[str, Any]:
