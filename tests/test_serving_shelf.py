@@ -1,7 +1,6 @@
 """The shelf: what was let go is freed, and what cannot be loaded leaves the labeler that answers where it is."""
 
 import asyncio
-import contextlib
 import gc
 import weakref
 from pathlib import Path
@@ -244,17 +243,17 @@ def test_a_front_that_cannot_read_a_labeler_goes_on_with_the_one_it_has(
 
 
 @pytest.mark.parametrize("error", [*PASSING, *WRONG], ids=names)
-def test_the_very_first_labeler_that_cannot_be_had_is_refused(labelers, tmp_path, error):
+def test_the_very_first_labeler_that_cannot_be_had_is_refused(labelers, error):
     def load(path):
         raise error
 
-    refusals = []
-    plan = Plan(pointer=Pointer(labeler=labelers[0]), socket=Path("engine"), poll_seconds=0.01)
-    engine = Engine(plan, load, refusals.append)
+    class Refused(Exception):
+        """What ends a process whose first labeler cannot be had."""
 
-    async def follow():
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(engine.follow(), 0.2)
+    def refuse(reason):
+        raise Refused(reason)
 
-    asyncio.run(follow())
-    assert len(refusals) > 1 and set(refusals) == {engine.shelf.problem} and str(error) in engine.shelf.problem
+    engine = Engine(Plan(pointer=Pointer(labeler=labelers[0]), socket=Path("engine")), load, refuse)
+    with pytest.raises(Refused) as refused:
+        asyncio.run(engine.follow())
+    assert str(refused.value) == engine.shelf.problem and str(error) in engine.shelf.problem
