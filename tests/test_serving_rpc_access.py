@@ -1,5 +1,6 @@
 """Over gRPC who has no token can neither watch nor reflect nor have a message received, and keeps nobody out."""
 
+import socket
 import threading
 
 import grpc
@@ -140,3 +141,23 @@ def test_without_tokens_everybody_who_can_connect_may_watch_and_reflect(labeler,
         watch.cancel()
         asked = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
         assert list(reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(asked, timeout=30))
+
+
+def test_of_many_calls_on_one_connection_none_is_lost(server, channel):
+    score = labeler_pb2_grpc.LabelerStub(channel).Score
+    calls = [score.future(REQUEST, metadata=bearer(TOKEN), timeout=60) for _ in range(50 * STREAMS)]
+    assert all(call.result().scores for call in calls)
+
+
+def test_there_are_so_many_connections_and_no_more(labeler, tmp_path):
+    with running(Pointer(labeler=labeler), tmp_path, connections=5) as server:
+        until_ready(server)
+        clients = [socket.create_connection(("127.0.0.1", server.grpc), timeout=20) for _ in range(8)]
+        # A server greets who may stay, and hangs up on who may not.
+        greeted = [bool(client.recv(100)) for client in clients]
+        for client in clients:
+            client.close()
+        assert greeted == [True] * 5 + [False] * 3
+        with connection(server) as channel:
+            stub = labeler_pb2_grpc.LabelerStub(channel)
+            assert stub.Score(REQUEST, timeout=30, wait_for_ready=True).scores

@@ -113,6 +113,9 @@ def build_server(
         ("grpc.max_receive_message_length", limits.body_bytes),
         ("grpc.so_reuseport", 1),
         ("grpc.max_concurrent_streams", limits.streams),
+        # Else streams are reset that a client was told it may open.
+        ("grpc.http.overload_protection", 0),
+        ("grpc.max_allowed_incoming_connections", limits.connections),
         ("grpc.server_handshake_timeout_ms", int(limits.header_seconds * 1e3)),
         # Who keeps a call open for ever loses it with its connection; others connect again, perhaps to another front.
         # What is under way then may take as long as any request may.
