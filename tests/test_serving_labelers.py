@@ -55,3 +55,30 @@ def test_certified_is_said_of_the_catalogs_own_text_and_labeler_only(server, lab
     assert certified(server, labelers[0], candidates) == [True, True, None, None, None, None]
     assert certified(server, labelers[1]) == [None, None]
     assert certified(server, labelers[1], candidates[:2]) == [None, None]
+
+
+def bounds(server, labeler):
+    """The vocabulary and the longest prompt of a labeler, as refusals name them."""
+    found = []
+    for document in ({"query": [1], "items": [[9999]]}, {"query": [1] * 5000, "items": [[2]]}):
+        status, answer, _ = server.post("/v1/score", document, chosen(labeler))
+        assert status == 400
+        found.append(answer["error"]["limit"])
+    return found
+
+
+def test_every_labeler_has_its_own_vocabulary_and_length_held_ready_and_answering(server, labelers):
+    wide, narrow = labelers
+    in_narrow = {"query": [1] * 200, "items": [[500]], "label_token_ids": [400, 511]}
+    in_wide = {"query": [1] * 2000, "items": [[300]], "label_token_ids": [380, 383]}
+
+    def holds():
+        assert (bounds(server, wide), bounds(server, narrow)) == ([384, 4096], [512, 256])
+        assert server.post("/v1/score", in_narrow, chosen(narrow))[0] == 200
+        assert server.post("/v1/score", in_wide, chosen(wide))[0] == 200
+
+    holds()
+    publish_catalog(server.published, SECOND, narrow.name, TEXTS)
+    until(lambda: server.ask("GET", "/readyz")[1]["labeler_digest"] == narrow.name)
+    holds()
+    assert server.post("/v1/score", in_narrow)[0] == 200

@@ -128,16 +128,19 @@ class Engine(engine_pb2_grpc.EngineServicer):
 
     def _state(self) -> engine_pb2.State:
         shelf = self.shelf
-        labeler = shelf.loaded.get(shelf.current)
         return engine_pb2.State(
             current=shelf.current,
             loaded=[
-                engine_pb2.Loaded(labeler_digest=digest, path=str(held.path)) for digest, held in shelf.loaded.items()
+                engine_pb2.Loaded(
+                    labeler_digest=digest,
+                    path=str(held.path),
+                    vocabulary=held.scorer.vocabulary,
+                    longest_prompt=held.scorer.longest_prompt,
+                )
+                for digest, held in shelf.loaded.items()
             ],
             problem=shelf.problem,
             draining=self._draining,
-            vocabulary=labeler.scorer.vocabulary if labeler else 0,
-            longest_prompt=labeler.scorer.longest_prompt if labeler else 0,
             waiting=self.queue.requests,
         )
 

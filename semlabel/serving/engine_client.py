@@ -130,7 +130,7 @@ class EngineClient:
     def _next(self, state: engine_pb2.State) -> Served:
         held = {
             loaded.labeler_digest: self._labelers.get(loaded.labeler_digest)
-            or FrontLabeler.load(Path(loaded.path), state.vocabulary, state.longest_prompt)
+            or FrontLabeler.load(Path(loaded.path), loaded.vocabulary, loaded.longest_prompt)
             for loaded in state.loaded
         }
         catalog = self._published(state.current)
