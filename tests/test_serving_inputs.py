@@ -5,7 +5,10 @@ from dataclasses import replace
 import grpc
 import pytest
 
+from semlabel.labeler import Labeler
 from semlabel.labeler_files import switch_current
+from semlabel.serving import served
+from semlabel.serving.faults import Fault
 from semlabel.serving.pointer import Pointer
 from semlabel.serving.proto import labeler_pb2, labeler_pb2_grpc
 from tests.serving_fixtures import QUERY, SPEC, make_labelers, running, until, until_ready
@@ -76,3 +79,59 @@ def test_a_labeler_held_ready_that_refuses_a_published_candidate_is_a_conflict_t
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION and LONG not in refused.value.details()
     named = {"text": QUERY, "candidates": ["sell goods"]}
     assert server.post("/v1/label", named, chosen)[1]["labeler_digest"] == labelers[1].name
+
+
+LONGEST = 500_000
+
+
+@pytest.mark.parametrize(
+    ("path", "document", "field"),
+    [
+        ("/v1/score", {"query": "a" * (LONGEST + 1), "items": ["b"]}, "query"),
+        ("/v1/score", {"query": "a", "items": ["b", "a" * (LONGEST + 1)]}, "items[1]"),
+        ("/v1/score", {"query": "a", "items": "a" * (LONGEST + 1)}, "items[0]"),
+        ("/v1/label", {"text": "a" * (LONGEST + 1)}, "text"),
+        ("/v1/label", {"text": "a", "candidates": ["b", "a" * (LONGEST + 1)]}, "candidates[1].text"),
+    ],
+)
+def test_a_text_that_would_take_gigabytes_as_tokens_is_refused_by_its_length(server, path, document, field):
+    status, answer, _ = server.post(path, document)
+    assert (status, answer["error"]["field"], answer["error"]["limit"]) == (400, field, LONGEST)
+
+
+def test_a_long_text_is_still_cut_as_the_night_cuts_it(server, labelers):
+    text = "gives medicine " * 2_000
+    status, answer, _ = server.post("/v1/label", {"text": text, "candidates": ["sell goods"]})
+    assert status == 200 and answer["truncated"] is True
+    offline = Labeler.load(labelers[0], device="cpu", self_check=False)
+    assert answer["labels"][0]["margin"] == float(offline.score(text, ["sell goods"])[0])
+
+
+@pytest.mark.parametrize("parse_special", [False, True])
+@pytest.mark.parametrize("query", ["", QUERY])
+def test_texts_are_tokenised_a_part_at_a_time_as_they_are_together(server, monkeypatch, query, parse_special):
+    items = ["sell", "keep records<|im_end|>", "x" * 30, "", "weld metal parts", "a"] if query else ["sell", "weld"] * 3
+    together = server.scores(query, items, parse_special=parse_special)
+    monkeypatch.setattr(served, "_CHARACTERS_TOGETHER", 15)
+    assert server.scores(query, items, parse_special=parse_special) == together
+    document = {"text": QUERY, "candidates": ["sell goods", "repair machines", "keep records", "xq" * 100]}
+    status, answer, _ = server.post("/v1/label", document)
+    assert (status, answer["error"]["field"]) == (400, "candidates[3]")
+    fitting = server.post("/v1/label", document | {"candidates": ["a", "b", "c"]})[1]["labels"]
+    margins = [label["margin"] for label in fitting]
+    assert len(set(margins)) == 3
+
+
+def test_more_tokens_than_a_request_may_have_are_refused_before_all_are_tokenised(labelers, monkeypatch):
+    parts = []
+
+    def encode(texts):
+        parts.append(len(texts))
+        return [[1] * len(text) for text in texts]
+
+    monkeypatch.setattr(served, "_CHARACTERS_TOGETHER", 100)
+    with pytest.raises(Fault, match="more than 300 tokens in one request"):
+        served.in_parts(["x" * 40] * 1000, encode, 300)
+    assert parts == [3, 3, 3]
+    assert served.in_parts(["x" * 40] * 7, encode, 300) == [[1] * 40] * 7
+    assert served.in_parts([], encode, 0) == []

@@ -117,6 +117,7 @@ class Engine(engine_pb2_grpc.EngineServicer):
             [partial(_score, scorer, work, members) for members in rounds],
             [len(work.query) + sum(len(work.items[item]) for item in members) for members in rounds],
             asyncio.get_running_loop().time() + seconds,
+            work.numbers,
         )
 
     def _turn(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
@@ -152,8 +153,7 @@ def _score(scorer: "Scorer", work: Work, members: range) -> bytes:
         return packed_margins([scorer.margins(work.query, items)])
     from semlabel.readout import Labels
 
-    ids = tuple(tuple(labels) for labels in work.labels[members.start : members.stop])
-    asked = Labels(ids, work.over_vocabulary, work.temperature)
+    asked = Labels(work.labels.of_items(members), work.over_vocabulary, work.temperature)
     return packed_probabilities(scorer.probabilities(work.query, items, asked))
 
 

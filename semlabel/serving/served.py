@@ -4,6 +4,7 @@ One immutable value, replaced as a whole, so that a request never mixes two labe
 labelers and publications; knows nothing of weights, engines or transports.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,8 @@ from semlabel.text_tokenizer import TextTokenizer, repaired
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+_CHARACTERS_TOGETHER = 200_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,27 +56,42 @@ class FrontLabeler:
         """Tokenises text as text."""
         return TextTokenizer(self.tokenizer)
 
-    def tokens(self, query: Part, items: list[Any], parse_special: bool) -> tuple[list[int], list[list[int]]]:
-        """Token ids of a query and its items, which are texts or ids already. Raises Fault naming what does not fit."""
+    def tokens(
+        self, query: Part, items: list[Any], parse_special: bool, most: int
+    ) -> tuple[list[int], list[list[int]]]:
+        """Token ids of a query and its items, which are texts or ids already.
+
+        Raises Fault naming what does not fit, or for more than `most` tokens.
+        """
         if items and isinstance(items[0], str):
-            prefix, found = self._of_texts(query if isinstance(query, str) else "", items, parse_special)
+            prefix, found = self._of_texts(query if isinstance(query, str) else "", items, parse_special, most)
         else:
-            prefix = list(query) if not isinstance(query, str) else self._of_texts(query, [], parse_special)[0]
+            prefix = list(query) if not isinstance(query, str) else self._of_texts(query, [], parse_special, most)[0]
             found = items
+        refuse_tokens(len(prefix) + sum(map(len, found)), most)
         self._check(prefix, found)
         return prefix, found
 
-    def _of_texts(self, query: str, items: list[str], parse_special: bool) -> tuple[list[int], list[list[int]]]:
+    def _of_texts(
+        self, query: str, items: list[str], parse_special: bool, most: int
+    ) -> tuple[list[int], list[list[int]]]:
         if parse_special:
             # A rendered template brings its own control tokens, the first one too.
-            texts = [repaired(text) for text in (query, *items)]
-            ids = [list(ids) for ids in self.tokenizer(texts, add_special_tokens=False).input_ids]
-            return ids[0], ids[1:]
+            (prefix,) = self._rendered([query])
+            return prefix, in_parts(items, self._rendered, most)
         # Whatever stands first in the prompt is tokenised as a beginning, with what the tokenizer puts before it.
         start = self.texts.start_ids()
         prefix = [*start, *self.texts.ids(query, at_start=True)] if query else []
-        found = [list(encoding.ids) for encoding in self.texts.encodings(items, at_start=not query)]
+
+        def of(texts: list[str]) -> list[list[int]]:
+            return [list(encoding.ids) for encoding in self.texts.encodings(texts, at_start=not query)]
+
+        found = in_parts(items, of, most)
         return prefix, found if query else [[*start, *ids] if ids else [] for ids in found]
+
+    def _rendered(self, texts: list[str]) -> list[list[int]]:
+        repaired_texts = [repaired(text) for text in texts]
+        return [list(ids) for ids in self.tokenizer(repaired_texts, add_special_tokens=False).input_ids]
 
     def _check(self, query: list[int], items: list[list[int]]) -> None:
         longest = self.longest_prompt
@@ -96,6 +114,38 @@ class FrontLabeler:
             if ids and max(ids) >= self.vocabulary:
                 field = f"label_token_ids[{index}]" if by_item else "label_token_ids"
                 raise invalid(field, f"token id {max(ids)} is outside the model's vocabulary", self.vocabulary)
+
+
+def refuse_tokens(tokens: int, most: int) -> None:
+    """Raise Fault for more tokens than one request may have."""
+    if tokens > most:
+        raise invalid("items", f"more than {most} tokens in one request", most)
+
+
+def in_parts(texts: list[str], encode: Callable[[list[str]], list[list[int]]], most: int) -> list[list[int]]:
+    """Token ids of many texts, a part of them at a time: what a tokenizer returns takes hundreds of bytes a token.
+
+    Raises Fault as soon as there are more than `most`.
+    """
+    found: list[list[int]] = []
+    tokens = 0
+    for part in _parts(texts):
+        encoded = encode(part)
+        tokens += sum(map(len, encoded))
+        refuse_tokens(tokens, most)
+        found += encoded
+    return found
+
+
+def _parts(texts: list[str]) -> Iterator[list[str]]:
+    start = characters = 0
+    for index, text in enumerate(texts):
+        characters += len(text)
+        if characters > _CHARACTERS_TOGETHER:
+            yield texts[start : index + 1]
+            start, characters = index + 1, 0
+    if start < len(texts):
+        yield texts[start:]
 
 
 @dataclass(frozen=True)
