@@ -48,3 +48,8 @@ class DistributedError(SemlabelError):
 def first_line(error: BaseException) -> str:
     """What an error of a library says, in its first line; its type where it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def in_one_line(error: BaseException) -> str:
+    """An error in one line: ours as it is, any other with what it is called."""
+    return str(error) if isinstance(error, SemlabelError) else f"{type(error).__name__}: {first_line(error)}"

@@ -91,9 +91,11 @@ def probabilities_of(
     if labels.over_vocabulary:
         total = log_normaliser(hidden_last, model).double().cpu().numpy()
         return [np.exp(row[at] - norm) for row, at, norm in zip(logits, columns, total, strict=True)]
-    return [_softmax(row[at] / labels.temperature) for row, at in zip(logits, columns, strict=True)]
+    return [_softmax(row[at], labels.temperature) for row, at in zip(logits, columns, strict=True)]
 
 
-def _softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    shares = np.exp(logits - logits.max())
+def _softmax(logits: npt.NDArray[np.float64], temperature: float) -> npt.NDArray[np.float64]:
+    # The largest is taken off first: then no temperature above 0 makes anything but a share of it.
+    with np.errstate(over="ignore"):
+        shares = np.exp((logits - logits.max()) / temperature)
     return np.asarray(shares / shares.sum())

@@ -89,10 +89,11 @@ class Scorer:
         self.forwards = 0
         self._counting = Lock()
         self._attention = SPLIT if method == "mis" else stock_attention(model.config)
-        self._hidden: Callable[[list[int], list[list[int]]], torch.Tensor] = {
-            "mis": self._one,
-            "prefix_cache": self._over_cache,
-            "independent": self._alone,
+        # Plain functions: with bound ones the scorer would refer to itself, and its weights would outlive its last use.
+        self._hidden: Callable[[Scorer, list[int], list[list[int]]], torch.Tensor] = {
+            "mis": Scorer._one,
+            "prefix_cache": Scorer._over_cache,
+            "independent": Scorer._alone,
         }[method]
         embeddings: Any = model.get_input_embeddings()
         self._vocabulary = int(embeddings.num_embeddings)
@@ -249,7 +250,7 @@ class Scorer:
         prefix, rest = list(query), [list(item) for item in items]
         with self._scoring():
             return [
-                read(members, self._hidden(prefix, rest[members.start : members.stop]))
+                read(members, self._hidden(self, prefix, rest[members.start : members.stop]))
                 for members in self.rounds(prefix, rest)
             ]
 

@@ -4,7 +4,8 @@ import asyncio
 import http.client
 import json
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,10 +33,16 @@ SPEC = PromptSpec("Profile: {entity}\nActivity: {candidate}\nAnswer:", max_query
 QUERY = "gives the patient medicine and keeps the records"
 
 
-def make_labelers(folder: Path, thresholds: tuple[float | None, ...] = (0.25,), seed: int = 0) -> list[Path]:
-    """Labeler directories on one tiny checkpoint, one per threshold."""
-    model = save_tiny(folder / f"model-{seed}", seed=seed)
-    scorer = Scorer.load(model, SPEC, precision="fp32", device="cpu", self_check=False)
+def make_labelers(
+    folder: Path,
+    thresholds: tuple[float | None, ...] = (0.25,),
+    seed: int = 0,
+    spec: PromptSpec = SPEC,
+    **model_settings: Any,
+) -> list[Path]:
+    """Labeler directories on one tiny checkpoint, one per threshold; `model_settings` as for `tiny_config`."""
+    model = save_tiny(folder / f"model-{seed}", seed=seed, **model_settings)
+    scorer = Scorer.load(model, spec, precision="fp32", device="cpu", self_check=False)
     known = measure_known_pairs(scorer, [(QUERY, "give medicine"), ("joins metal parts", "keep records")])
     checkpoint = folder / f"checkpoint-{seed}"
     write_checkpoint(checkpoint, model, prompt=scorer.prompt, base_model="tiny", precision="fp32", known_pairs=known)
@@ -145,8 +152,6 @@ def _no_signals() -> Iterator[None]:
 
 def until_ready(server: Running, seconds: float = 60.0) -> str:
     """Wait for the server to answer; the digest of the labeler it answers with."""
-    import time
-
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         status, document, _ = server.ask("GET", "/readyz")
@@ -156,4 +161,12 @@ def until_ready(server: Running, seconds: float = 60.0) -> str:
     raise AssertionError(f"not ready: {document}")
 
 
-__all__ = ["QUERY", "SPEC", "Labeler", "Running", "make_labelers", "running", "until_ready"]
+def until(condition: Callable[[], Any], seconds: float = 30.0) -> None:
+    """Wait for a condition to come true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+
+
+__all__ = ["QUERY", "SPEC", "Labeler", "Running", "make_labelers", "running", "until", "until_ready"]

@@ -1,6 +1,9 @@
 """Scoring: all methods give the plain model's margins, neighbours never matter, what cannot be proven is refused."""
 
+import gc
 import threading
+import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from transformers import AttentionInterface
 from semlabel.attention import SPLIT, split_attention
 from semlabel.errors import LabelerError, ModelRefused, PromptError
 from semlabel.prompt import Prompt, PromptSpec
+from semlabel.readout import Labels
 from semlabel.scorer import METHODS, Scorer, readout
 from tests.tiny import save_tiny, tiny_model, tiny_tokenizer
 
@@ -431,3 +435,27 @@ def test_swapping_the_answers_turns_every_margin_round():
     assert scorer_for(model, spec=swapped).margins(query, items) == pytest.approx(
         -scorer_for(model).margins(query, items)
     )
+
+
+def test_probabilities_of_labels_are_shares_at_any_temperature():
+    scorer = scorer_for(tiny_model())
+    asked = Labels(((5, 9, 33),), over_vocabulary=False)
+    (warm,) = scorer.probabilities(ids(9, 0), [ids(4, 1)], asked)
+    for temperature in (5e-324, 1e-320, 1e-300):
+        (cold,) = scorer.probabilities(ids(9, 0), [ids(4, 1)], replace(asked, temperature=temperature))
+        assert cold.tolist() == [float(share == warm.max()) for share in warm]
+    (hot,) = scorer.probabilities(ids(9, 0), [ids(4, 1)], replace(asked, temperature=1e308))
+    assert hot.tolist() == pytest.approx([1 / 3] * 3, rel=1e-12)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_scorer_is_freed_with_its_last_use(method):
+    scorer = scorer_for(tiny_model(), method)
+    scorer.margins(ids(9, 0), [ids(4, 1), ids(2, 2)])
+    gone = weakref.ref(scorer)
+    gc.disable()
+    try:
+        del scorer
+        assert gone() is None
+    finally:
+        gc.enable()

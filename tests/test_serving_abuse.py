@@ -121,14 +121,14 @@ def test_bodies_that_are_too_large_together_are_told_to_come_back_and_small_ones
 def test_room_is_given_back_and_small_bodies_need_none():
     room = Room(200_000)
     with room.taken() as first, room.taken() as second:
-        first(SMALL_BYTES)
+        first.body(SMALL_BYTES)
         assert room.left == 200_000
-        first(100_000)
+        first.body(100_000)
         with pytest.raises(Fault) as full:
-            second(100_000)
+            second.body(100_000)
         assert full.value.kind is Kind.BUSY and full.value.retry_after == 1.0
         with room.taken() as small:
-            small(SMALL_BYTES)
+            small.body(SMALL_BYTES)
     assert room.left == 200_000
 
 

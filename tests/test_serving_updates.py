@@ -1,7 +1,9 @@
 """An update that was confirmed is in the spool with the very margins of its answer; what may not be kept is refused."""
 
 import concurrent.futures
+import sqlite3
 import stat
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -10,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from semlabel import spool
+from semlabel import spool, spool_versions
 from semlabel.digests import text_id
 from semlabel.labeler import Labeler
 from semlabel.labeler_files import switch_current
@@ -163,6 +165,61 @@ def test_an_update_that_cannot_be_written_is_not_confirmed_and_may_be_sent_again
 
 def _full(segment, content):
     raise OSError(28, "No space left on device")
+
+
+class _Full(sqlite3.Connection):
+    """A database on a disk without room for another page."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.execute("PRAGMA max_page_count = 1")
+
+
+class _ReadOnly(sqlite3.Connection):
+    """A database whose disk has gone read-only once its table was made."""
+
+    def execute(self, statement, *values):
+        if statement.startswith("INSERT"):
+            super().execute("PRAGMA query_only = ON")
+        return super().execute(statement, *values)
+
+
+def _broken(*arguments, **options):
+    raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize(
+    "connect",
+    [partial(sqlite3.connect, factory=_Full), partial(sqlite3.connect, factory=_ReadOnly), _broken],
+    ids=["full", "read-only", "broken"],
+)
+def test_versions_that_cannot_be_written_are_a_503_and_the_update_may_be_sent_again(server, monkeypatch, connect):
+    for file in server.spool.glob("versions.sqlite*"):
+        file.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(spool_versions.sqlite3, "connect", connect)
+        status, answer, headers = persist(server, "e6", "A", 1)
+        assert status == 503 and int(headers["retry-after"]) >= 1 and "send it again" in answer["error"]["message"]
+    assert kept(server) == []
+    assert persist(server, "e6", "A", 1)[0] == 200 and len(kept(server)) == 1
+
+
+def test_versions_that_another_process_holds_locked_are_a_503_over_grpc_too(server, monkeypatch):
+    monkeypatch.setattr(spool_versions, "_BUSY_SECONDS", 0.05)
+    assert persist(server, "e7", "A", 1)[0] == 200
+    holder = sqlite3.connect(server.spool / spool_versions.FILE, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    try:
+        assert persist(server, "e7", "B", 2)[0] == 503
+        with grpc.insecure_channel(f"127.0.0.1:{server.grpc}") as channel, pytest.raises(grpc.RpcError) as refused:
+            request = labeler_pb2.LabelRequest(entity_id="e7", text="B", persist=True, text_version=2)
+            labeler_pb2_grpc.LabelerStub(channel).Label(request, metadata=(("authorization", f"Bearer {PERSIST}"),))
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert dict(refused.value.trailing_metadata())["retry-after"] == "5.0"
+    finally:
+        holder.close()
+    assert persist(server, "e7", "B", 2)[0] == 200
+    assert [each.text for each in kept(server)] == ["A", "B"]
 
 
 def test_a_server_seals_its_segment_when_it_ends(labelers, tmp_path):

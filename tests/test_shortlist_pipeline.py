@@ -160,8 +160,11 @@ def test_online_such_a_labeler_is_refused_in_one_line(proven):
     manifest = read_manifest(project.settings.paths.labelers / digest)
     served = SimpleNamespace(labeler=SimpleNamespace(manifest=manifest))
     answers = Answers(SimpleNamespace(needed=lambda digest: served), Limits())
-    with pytest.raises(Fault, match=r"shortlists of 6 leave out.*read the published table") as refusal:
-        asyncio.run(answers.label(label_request({"text": "plan the work"}, Limits()), "", 1.0))
+    with (
+        answers.room.taken() as held,
+        pytest.raises(Fault, match=r"shortlists of 6 leave out.*read the published table") as refusal,
+    ):
+        asyncio.run(answers.label(label_request({"text": "plan the work"}, Limits()), "", 1.0, held))
     assert refusal.value.kind is Kind.CONFLICT and "\n" not in refusal.value.message
 
 

@@ -6,29 +6,39 @@ labeler's digest.
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from semlabel.calibration import Platt
 from semlabel.decision import decide
 from semlabel.errors import LabelerError, PromptError
+from semlabel.prompt import Prompt
+from semlabel.serving import weights
 from semlabel.serving.engine_client import EngineClient
 from semlabel.serving.faults import Fault, Kind, invalid
 from semlabel.serving.label_request import Candidate, LabelRequest
 from semlabel.serving.limits import Limits
-from semlabel.serving.room import Room
+from semlabel.serving.room import Held, Room
 from semlabel.serving.score_request import ScoreRequest
-from semlabel.serving.served import Served
+from semlabel.serving.served import Served, in_parts, refuse_tokens
 from semlabel.serving.updates import Updates
-from semlabel.serving.wire import Work, margins_in, probabilities_in
+from semlabel.serving.wire import LabelIds, Work, margins_in
 
 
 @dataclass(frozen=True)
 class ScoreAnswer:
-    """Rows in the order of the items, columns in the order of the labels."""
+    """What the engine said; `scores` has rows in the order of the items, columns in the order of the labels."""
 
-    scores: list[list[float]]
+    values: bytes
+    labels: LabelIds
+    items: int
     prompt_tokens: int
     labeler_digest: str
+
+    @property
+    def scores(self) -> list[list[float]]:
+        """The rows. Made when they are written: as numbers of Python's they take four times the room."""
+        return self.labels.rows(self.values)
 
 
 @dataclass(frozen=True)
@@ -61,18 +71,19 @@ class Answers:
         self.engine, self.limits, self._updates = engine, limits, updates
         self.room = Room(limits.held_bytes)
 
-    async def score(self, request: ScoreRequest, labeler_digest: str, seconds: float) -> ScoreAnswer:
+    async def score(self, request: ScoreRequest, labeler_digest: str, seconds: float, held: Held) -> ScoreAnswer:
         """Scores of one request. Raises Fault."""
         served = self.engine.needed(labeler_digest)
-        work = await asyncio.to_thread(self._score_work, request, served)
-        if not work.items:
-            return ScoreAnswer([], 0, served.labeler.digest)
+        if held.large:
+            held.take(weights.of_score(request))
+        work = await held.run(partial(self._score_work, request, served))
+        held.take(weights.of_work(work))
         assert work.labels is not None
-        values = await self._values(work, labeler_digest, seconds)
-        tokens = len(work.query) + sum(map(len, work.items))
-        return ScoreAnswer(probabilities_in(values, work.labels), tokens, served.labeler.digest)
+        values = await self._values(work, labeler_digest, seconds) if work.items else b""
+        tokens = len(work.query) + sum(map(len, work.items)) if work.items else 0
+        return ScoreAnswer(values, work.labels, len(work.items), tokens, served.labeler.digest)
 
-    async def label(self, request: LabelRequest, labeler_digest: str, seconds: float) -> LabelAnswer:
+    async def label(self, request: LabelRequest, labeler_digest: str, seconds: float, held: Held) -> LabelAnswer:
         """Labels of one entity's text. Raises Fault."""
         served = self.engine.needed(labeler_digest)
         try:
@@ -84,7 +95,10 @@ class Answers:
             if updates is None:
                 raise Fault(Kind.FORBIDDEN, "persist: updates are not kept by this server", "persist")
             await asyncio.to_thread(updates.check, request, served.needed_catalog())
-        work, truncated, candidates = await asyncio.to_thread(self._label_work, request, served)
+        if held.large:
+            held.take(weights.of_label(request))
+        work, truncated, candidates = await held.run(partial(self._label_work, request, served))
+        held.take(weights.of_work(work, shared_items=request.candidates is None))
         margins = margins_in(await self._values(work, labeler_digest, seconds) if work.items else b"")
         if request.persist and updates is not None:
             await asyncio.to_thread(updates.keep, request, served, margins)
@@ -124,17 +138,20 @@ class Answers:
     def _score_work(self, request: ScoreRequest, served: Served) -> Work:
         labeler = served.labeler
         try:
-            query, items = labeler.tokens(request.query, request.items, request.parse_special)
+            query, items = labeler.tokens(
+                request.query, request.items, request.parse_special, self.limits.request_tokens
+            )
         except PromptError as error:
             raise Fault(Kind.INVALID, str(error)) from None
-        self._refuse_tokens(query, items)
         given = request.labels if request.labels is not None else labeler.answer_ids
         by_item = bool(given) and isinstance(given[0], list)
-        labels: list[Any] = given if by_item else [given] * len(items)
-        labeler.check_labels(labels or [given], by_item)
+        lists: list[Any] = given if by_item else [given]
+        labeler.check_labels(lists, by_item)
+        labels = LabelIds.of(lists)
         return Work(labeler.digest, query, items, labels, not request.apply_softmax, request.temperature)
 
     def _label_work(self, request: LabelRequest, served: Served) -> tuple[Work, bool, list[Candidate]]:
+        most = self.limits.request_tokens
         labeler = served.labeler
         try:
             query = labeler.prompt.query(request.text)
@@ -143,22 +160,31 @@ class Answers:
         if request.candidates is None:
             catalog = served.needed_catalog()
             candidates = [Candidate(*pair) for pair in zip(catalog.candidate_ids, catalog.texts, strict=True)]
-            items = served.catalog_items
+            items = served.needed_items()
         else:
             candidates = [_resolved(entry, index, served) for index, entry in enumerate(request.candidates)]
-            texts = [str(candidate.text) for candidate in candidates]
-            for index, problem in enumerate(labeler.prompt.item_problems(texts)):
-                if problem is not None:
-                    limit = labeler.prompt.spec.max_item_tokens
-                    raise invalid(f"candidates[{index}]", f"takes more than {limit} tokens or is blank", limit)
-            items = labeler.prompt.items(texts)
-        self._refuse_tokens(query.ids, items)
+            items = _items([str(candidate.text) for candidate in candidates], labeler.prompt, most)
+        refuse_tokens(len(query.ids) + sum(map(len, items)), most)
         return Work(labeler.digest, query.ids, items), query.truncated, candidates
 
-    def _refuse_tokens(self, query: list[int], items: list[list[int]]) -> None:
-        tokens, most = len(query) + sum(map(len, items)), self.limits.request_tokens
-        if tokens > most:
-            raise invalid("items", f"{tokens} tokens in one request; at most {most}", most)
+
+def _items(texts: list[str], prompt: Prompt, most: int) -> list[list[int]]:
+    done = 0
+
+    def of(part: list[str]) -> list[list[int]]:
+        nonlocal done
+        for index, problem in enumerate(prompt.item_problems(part), start=done):
+            if problem is not None:
+                limit = prompt.spec.max_item_tokens
+                raise invalid(f"candidates[{index}]", f"takes more than {limit} tokens or is blank", limit)
+        done += len(part)
+        return prompt.items(part)
+
+    try:
+        return in_parts(texts, of, most)
+    except PromptError:
+        # It names the text.
+        raise invalid("candidates", "a text among them cannot be tokenised as text; change it") from None
 
 
 def _resolved(entry: Candidate, index: int, served: Served) -> Candidate:
@@ -180,9 +206,12 @@ def _labels(margins: Any, candidates: list[Candidate], served: Served) -> list[C
         Platt(calibration.platt_a, calibration.platt_b).probability(margins).tolist() if calibration else nothing
     )
     labels = decide(margins, manifest.threshold).tolist() if manifest.threshold is not None else nothing
-    certified = dict(zip(catalog.candidate_ids, catalog.certified, strict=True)) if catalog else {}
+    # What was proven of one labeler says nothing of another that answers with its catalog.
+    certified = catalog.certified_pairs if catalog and catalog.labeler_digest == manifest.digest else {}
     return [
-        CandidateLabel(candidate.candidate_id, margin, probability, label, certified.get(candidate.candidate_id or ""))
+        CandidateLabel(
+            candidate.candidate_id, margin, probability, label, certified.get((candidate.candidate_id, candidate.text))
+        )
         for candidate, margin, probability, label in zip(
             candidates, margins.tolist(), probabilities, labels, strict=True
         )

@@ -23,11 +23,15 @@ _SMOOTHING = 0.2
 
 @dataclass(eq=False)
 class Request(Generic[R]):
-    """One request: a job per round with its tokens; `deadline` is a time of the event loop's clock."""
+    """One request: a job per round with its tokens; `deadline` is a time of the event loop's clock.
+
+    `numbers` is how many it keeps in memory until it is answered: token ids, label ids, those of the answer.
+    """
 
     jobs: Sequence[Callable[[], R]]
     tokens: Sequence[int]
     deadline: float
+    numbers: int
     done: list[R] = field(default_factory=list)
     answer: "asyncio.Future[list[R]]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
@@ -76,8 +80,10 @@ class Queue(Generic[R]):
         if self._closed:
             raise Fault(Kind.UNAVAILABLE, "the server is shutting down; send the request again", retry_after=1.0)
         tokens = self.tokens
+        numbers = sum(waiting.numbers for waiting in self._waiting)
         if self._waiting and (
-            len(self._waiting) >= self._most_requests or tokens + sum(request.tokens) > self._most_tokens
+            len(self._waiting) >= self._most_requests
+            or max(tokens + sum(request.tokens), numbers + request.numbers) > self._most_tokens
         ):
             raise Fault(Kind.BUSY, "too many requests are waiting; try again later", retry_after=self._estimate(tokens))
         if not request.jobs:

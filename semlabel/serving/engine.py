@@ -117,6 +117,7 @@ class Engine(engine_pb2_grpc.EngineServicer):
             [partial(_score, scorer, work, members) for members in rounds],
             [len(work.query) + sum(len(work.items[item]) for item in members) for members in rounds],
             asyncio.get_running_loop().time() + seconds,
+            work.numbers,
         )
 
     def _turn(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
@@ -128,16 +129,19 @@ class Engine(engine_pb2_grpc.EngineServicer):
 
     def _state(self) -> engine_pb2.State:
         shelf = self.shelf
-        labeler = shelf.loaded.get(shelf.current)
         return engine_pb2.State(
             current=shelf.current,
             loaded=[
-                engine_pb2.Loaded(labeler_digest=digest, path=str(held.path)) for digest, held in shelf.loaded.items()
+                engine_pb2.Loaded(
+                    labeler_digest=digest,
+                    path=str(held.path),
+                    vocabulary=held.scorer.vocabulary,
+                    longest_prompt=held.scorer.longest_prompt,
+                )
+                for digest, held in shelf.loaded.items()
             ],
             problem=shelf.problem,
             draining=self._draining,
-            vocabulary=labeler.scorer.vocabulary if labeler else 0,
-            longest_prompt=labeler.scorer.longest_prompt if labeler else 0,
             waiting=self.queue.requests,
         )
 
@@ -149,8 +153,7 @@ def _score(scorer: "Scorer", work: Work, members: range) -> bytes:
         return packed_margins([scorer.margins(work.query, items)])
     from semlabel.readout import Labels
 
-    ids = tuple(tuple(labels) for labels in work.labels[members.start : members.stop])
-    asked = Labels(ids, work.over_vocabulary, work.temperature)
+    asked = Labels(work.labels.of_items(members), work.over_vocabulary, work.temperature)
     return packed_probabilities(scorer.probabilities(work.query, items, asked))
 
 

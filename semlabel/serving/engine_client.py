@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from semlabel.errors import SemlabelError
+from semlabel.errors import in_one_line
 from semlabel.serving.engine import CHANNEL_OPTIONS
 from semlabel.serving.faults import Fault, Kind
 from semlabel.serving.plan import Plan
@@ -114,19 +114,23 @@ class EngineClient:
             self._reachable = False
             self.problem = state.problem or ("shutting down" if state.draining else "no labeler is loaded yet")
             return
+        problem = ""
         try:
             self._served = await asyncio.to_thread(self._next, state)
-        except SemlabelError as error:
-            log.error("not switched: %s", error)
-            self.problem = str(error)
+        except Exception as error:
+            # Whatever a labeler's or a publication's files hold: the front goes on with what it has.
+            problem = in_one_line(error)
+            if problem != self.problem:
+                log.error("not switched: %s", problem)
             if self._served is None:
-                self._refuse(self.problem)
+                self._refuse(problem)
+        self.problem = problem
         self._reachable = self._served is not None
 
     def _next(self, state: engine_pb2.State) -> Served:
         held = {
             loaded.labeler_digest: self._labelers.get(loaded.labeler_digest)
-            or FrontLabeler.load(Path(loaded.path), state.vocabulary, state.longest_prompt)
+            or FrontLabeler.load(Path(loaded.path), loaded.vocabulary, loaded.longest_prompt)
             for loaded in state.loaded
         }
         catalog = self._published(state.current)

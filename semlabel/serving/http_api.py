@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import Depends, FastAPI, Request, Response
@@ -24,8 +25,10 @@ from semlabel.serving import label_request, score_request
 from semlabel.serving.access import Access
 from semlabel.serving.answers import Answers, LabelAnswer
 from semlabel.serving.faults import Fault, Kind, invalid
+from semlabel.serving.http_room import Answer, InRoom, held_by
 from semlabel.serving.limits import Limits
 from semlabel.serving.metrics import Metrics
+from semlabel.serving.room import Held
 
 T = TypeVar("T")
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
@@ -89,6 +92,7 @@ _LABELER_RESPONSES: dict[int | str, dict[str, Any]] = {
 def build_app(answers: Answers, access: Access, metrics: Metrics, lifespan: Lifespan | None = None) -> FastAPI:
     """The application of one front."""
     app = FastAPI(title="semlabel", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.add_middleware(InRoom, room=answers.room)
     limits = answers.limits
     # Only a description: the token is compared by `access`, before a body is read.
     asks = [Depends(HTTPBearer(auto_error=False))] if access.answer is not None else []
@@ -107,11 +111,11 @@ def build_app(answers: Answers, access: Access, metrics: Metrics, lifespan: Life
     )
     async def score(request: Request) -> Response:
         async def answer(watch: "_Watch") -> Response:
-            document = await _document(request, limits, watch.take)
-            asked = score_request.score_request(document, limits)
+            asked = await _checked(request, limits, watch.held, score_request.score_request)
             watch.items = len(asked.items)
             digest = request.headers.get(DIGEST_HEADER, "")
-            found = await _while_connected(request, answers.score(asked, digest, limits.request_seconds))
+            asking = answers.score(asked, digest, limits.request_seconds, watch.held)
+            found = await _while_connected(request, asking)
             usage = {
                 "prompt_tokens": found.prompt_tokens,
                 "total_tokens": found.prompt_tokens,
@@ -127,12 +131,12 @@ def build_app(answers: Answers, access: Access, metrics: Metrics, lifespan: Life
     )
     async def label(request: Request) -> Response:
         async def answer(watch: "_Watch") -> Response:
-            document = await _document(request, limits, watch.take)
-            asked = label_request.label_request(document, limits)
+            asked = await _checked(request, limits, watch.held, label_request.label_request)
             if asked.persist:
                 access.check(request.headers.get("authorization"), persist=True)
             digest = request.headers.get(DIGEST_HEADER, "")
-            found = await _while_connected(request, answers.label(asked, digest, limits.request_seconds))
+            asking = answers.label(asked, digest, limits.request_seconds, watch.held)
+            found = await _while_connected(request, asking)
             watch.items = len(found.labels)
             return _answered(label_document(asked.entity_id, found), found.labeler_digest)
 
@@ -161,12 +165,11 @@ def build_app(answers: Answers, access: Access, metrics: Metrics, lifespan: Life
         return Response(metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
     async def _watched(call: str, request: Request, answer: "Callable[[_Watch], Awaitable[Response]]") -> Response:
-        watch, started = _Watch(), time.perf_counter()
+        watch, started = _Watch(held_by(request)), time.perf_counter()
         status = 500
         try:
             access.check(request.headers.get("authorization"))
-            with answers.room.taken() as watch.take:
-                response = await answer(watch)
+            response = await answer(watch)
             status = response.status_code
         except Fault as fault:
             response, status = _refusal(fault), fault.kind.status
@@ -183,8 +186,8 @@ def build_app(answers: Answers, access: Access, metrics: Metrics, lifespan: Life
 
 
 class _Watch:
-    items = 0
-    take: Callable[[int], None]
+    def __init__(self, held: Held) -> None:
+        self.held, self.items = held, 0
 
 
 def label_document(entity_id: str | None, found: LabelAnswer) -> dict[str, Any]:
@@ -201,7 +204,7 @@ def label_document(entity_id: str | None, found: LabelAnswer) -> dict[str, Any]:
 
 
 def _answered(content: Any, digest: str) -> Response:
-    return Response(_json(content), media_type="application/json", headers={DIGEST_HEADER: digest})
+    return Answer(_json(content), media_type="application/json", headers={DIGEST_HEADER: digest})
 
 
 def _json(content: Any) -> bytes:
@@ -220,8 +223,8 @@ def _refusal(fault: Fault) -> Response:
     return Response(_json(fault.document()), fault.kind.status, headers, media_type="application/json")
 
 
-async def _document(request: Request, limits: Limits, take: Callable[[int], None]) -> Any:
-    """The JSON document of a body that is neither too large nor too slow. Raises Fault."""
+async def _checked(request: Request, limits: Limits, held: Held, check: Callable[[Any, Limits], T]) -> T:
+    """The request in a body that is neither too large nor too slow. Raises Fault."""
     most_bytes, seconds = limits.body_bytes, limits.body_seconds
     declared = request.headers.get("content-length", "0")
     if not declared.isascii() or not declared.isdigit() or int(declared) > most_bytes:
@@ -234,11 +237,17 @@ async def _document(request: Request, limits: Limits, take: Callable[[int], None
                 size += len(part)
                 if size > most_bytes:
                     raise score_request.too_large(most_bytes)
-                take(len(part))
+                held.body(len(part))
                 parts.append(part)
     except TimeoutError:
         raise Fault(Kind.TIMED_OUT, f"body: not complete after {seconds:g} seconds", "body") from None
-    return await asyncio.to_thread(_parsed, b"".join(parts))
+    body = b"".join(parts)
+    parts.clear()
+    return await held.run(partial(_read, body, limits, check), here=True)
+
+
+def _read(body: bytes, limits: Limits, check: Callable[[Any, Limits], T]) -> T:
+    return check(_parsed(body), limits)
 
 
 def _parsed(body: bytes) -> Any:

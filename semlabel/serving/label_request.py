@@ -9,7 +9,7 @@ from typing import Any
 
 from semlabel.serving.faults import invalid
 from semlabel.serving.limits import Limits
-from semlabel.serving.score_request import FLAG, NO_MEANING, flag, refuse_unknown
+from semlabel.serving.score_request import FLAG, NO_MEANING, flag, refuse_long, refuse_many, refuse_unknown
 
 _ID = {"type": "string", "minLength": 1}
 _CANDIDATE = {
@@ -71,6 +71,7 @@ def label_request(document: Any, limits: Limits) -> LabelRequest:
     text = document.get("text")
     if not isinstance(text, str) or not text.strip():
         raise invalid("text", "expected the entity's text, not blank")
+    refuse_long(text, "text", limits)
     request = LabelRequest(
         _optional_text(document.get("entity_id"), "entity_id"),
         text,
@@ -92,18 +93,19 @@ def _candidates(value: Any, limits: Limits) -> list[Candidate] | None:
         return None
     if not isinstance(value, list):
         raise invalid("candidates", "expected a list of texts or of objects with candidate_id and text")
-    if len(value) > limits.items:
-        raise invalid("candidates", f"{len(value)} candidates; at most {limits.items}", limits.items)
-    return [_candidate(entry, f"candidates[{index}]") for index, entry in enumerate(value)]
+    refuse_many("candidates", len(value), limits)
+    return [_candidate(entry, f"candidates[{index}]", limits) for index, entry in enumerate(value)]
 
 
-def _candidate(entry: Any, field: str) -> Candidate:
+def _candidate(entry: Any, field: str, limits: Limits) -> Candidate:
     if isinstance(entry, str):
         entry = {"text": entry}
     if not isinstance(entry, Mapping) or not (entry.get("candidate_id") or entry.get("text")):
         raise invalid(field, "expected a text, or an object with candidate_id or text")
     refuse_unknown(entry, {"candidate_id": None, "text": None})
-    return Candidate(*(_optional_text(entry.get(name), f"{field}.{name}") for name in ("candidate_id", "text")))
+    found = Candidate(*(_optional_text(entry.get(name), f"{field}.{name}") for name in ("candidate_id", "text")))
+    refuse_long(found.text or "", f"{field}.text", limits)
+    return found
 
 
 def _optional_text(value: Any, field: str) -> str | None:

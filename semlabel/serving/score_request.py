@@ -73,7 +73,9 @@ def score_request(document: Any, limits: Limits) -> ScoreRequest:
     items = _items(document.get("items"), limits)
     query = document.get("query")
     query = "" if query is None else query
-    if not isinstance(query, str):
+    if isinstance(query, str):
+        refuse_long(query, "query", limits)
+    else:
         query = token_ids(query, "query")
     if items and query and isinstance(query, str) != isinstance(items[0], str):
         raise invalid("items", "query and items must both be text or both be token ids")
@@ -101,6 +103,20 @@ def refuse_unknown(document: Mapping[str, Any], known: Mapping[str, Any]) -> Non
             raise invalid(name, f"is no field of this request; {hint}")
 
 
+def refuse_many(field: str, number: int, limits: Limits) -> None:
+    """Raise Fault for more items, or candidates, or lists of labels, than one request may have."""
+    if number > limits.items:
+        what = "lists of labels" if field == "label_token_ids" else field
+        raise invalid(field, f"{number} {what}; at most {limits.items} in one request", limits.items)
+
+
+def refuse_long(text: str, field: str, limits: Limits) -> None:
+    """Raise Fault for a text longer than any prompt: while it is tokenised, each character may take 500 bytes."""
+    if len(text) > limits.text_characters:
+        most = limits.text_characters
+        raise invalid(field, f"{len(text)} characters; at most {most} in one text", most)
+
+
 def flag(document: Mapping[str, Any], name: str) -> bool:
     """A boolean field, false when it is left out."""
     value = document.get(name)
@@ -126,12 +142,14 @@ def _items(value: Any, limits: Limits) -> list[str] | list[list[int]]:
     if value is None:
         raise invalid("items", "is missing; send a text, a list of texts or a list of token id lists")
     if isinstance(value, str):
-        return [value]
+        value = [value]
     if not isinstance(value, list):
         raise invalid("items", "expected a text, a list of texts or a list of token id lists")
-    if len(value) > limits.items:
-        raise invalid("items", f"{len(value)} items; at most {limits.items} in one request", limits.items)
+    refuse_many("items", len(value), limits)
     if all(isinstance(item, str) for item in value):
+        if max(map(len, value), default=0) > limits.text_characters:
+            for index, item in enumerate(value):
+                refuse_long(item, f"items[{index}]", limits)
         return value
     if any(isinstance(item, str) for item in value):
         raise invalid("items", "texts and token ids are mixed; send one kind")

@@ -6,6 +6,9 @@ warehouse. An entity is known when the current publication has it, so nothing he
 
 import asyncio
 import logging
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -46,7 +49,8 @@ class Updates:
             raise Fault(Kind.UNAVAILABLE, "the publication is being switched; send it again", retry_after=1.0) from None
         if not known:
             raise Fault(Kind.UNKNOWN, "entity_id: is no entity of the current publication", "entity_id")
-        _refuse(self._versions.problem(entity_id, version, request.text))
+        with _on_disk():
+            _refuse(self._versions.problem(entity_id, version, request.text))
 
     def keep(self, request: LabelRequest, served: Served, margins: np.ndarray) -> None:
         """Make an update durable. Raises Fault when its version is refused or it cannot be written."""
@@ -63,28 +67,35 @@ class Updates:
             candidate_text_ids=catalog.text_ids,
             margins=margins,
         )
-        _refuse(self._versions.claim(entity_id, version, request.text))
-        try:
+        with _on_disk():
+            _refuse(self._versions.claim(entity_id, version, request.text))
             self._spool.append(update)
-        except (OSError, SemlabelError) as error:
-            log.error("an update was not kept: %s", error.strerror if isinstance(error, OSError) else error)
-            raise Fault(Kind.UNAVAILABLE, "the update could not be written; send it again", retry_after=5.0) from None
 
     async def seal_in_time(self) -> None:
         """Seal segments when they are old enough, for ever."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_SECONDS)
-            await asyncio.to_thread(self._sealed_when_old)
+            await asyncio.to_thread(self._sealed, self._spool.seal_when_old)
 
     async def close(self) -> None:
         """Seal what is open."""
-        await asyncio.to_thread(self._spool.seal)
+        await asyncio.to_thread(self._sealed, self._spool.seal)
 
-    def _sealed_when_old(self) -> None:
+    def _sealed(self, seal: Callable[[], None]) -> None:
         try:
-            self._spool.seal_when_old()
+            seal()
         except (OSError, SemlabelError) as error:
             log.error("a segment was not sealed, the next run seals it: %s", error)
+
+
+@contextmanager
+def _on_disk() -> Iterator[None]:
+    """What is kept on the disk: where that is full, locked or broken, the client is told to send the update again."""
+    try:
+        yield
+    except (OSError, sqlite3.Error, SemlabelError) as error:
+        log.error("an update was not kept: %s", getattr(error, "strerror", None) or error)
+        raise Fault(Kind.UNAVAILABLE, "the update could not be written; send it again", retry_after=5.0) from None
 
 
 def _named(request: LabelRequest) -> tuple[str, int]:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#semlabel/serving/proto/engine.proto\x12\x12semlabel.engine.v1\"\t\n\x07Nothing\"\xa2\x01\n\x04Work\x12\x16\n\x0elabeler_digest\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\x0c\x12\r\n\x05items\x18\x03 \x01(\x0c\x12\x0f\n\x07lengths\x18\x04 \x01(\x0c\x12\x0e\n\x06labels\x18\x05 \x01(\x0c\x12\x15\n\rlabel_lengths\x18\x06 \x01(\x0c\x12\x17\n\x0fover_vocabulary\x18\x07 \x01(\x08\x12\x13\n\x0btemperature\x18\x08 \x01(\x01\"\x1a\n\x08Readings\x12\x0e\n\x06values\x18\x01 \x01(\x0c\".\n\x06Loaded\x12\x16\n\x0elabeler_digest\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\"\xa4\x01\n\x05State\x12\x0f\n\x07\x63urrent\x18\x01 \x01(\t\x12*\n\x06loaded\x18\x02 \x03(\x0b\x32\x1a.semlabel.engine.v1.Loaded\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12\x10\n\x08\x64raining\x18\x04 \x01(\x08\x12\x12\n\nvocabulary\x18\x05 \x01(\x03\x12\x16\n\x0elongest_prompt\x18\x06 \x01(\x03\x12\x0f\n\x07waiting\x18\x07 \x01(\x03\x32\x8c\x01\n\x06\x45ngine\x12?\n\x05Score\x12\x18.semlabel.engine.v1.Work\x1a\x1c.semlabel.engine.v1.Readings\x12\x41\n\x05Watch\x12\x1b.semlabel.engine.v1.Nothing\x1a\x19.semlabel.engine.v1.State0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#semlabel/serving/proto/engine.proto\x12\x12semlabel.engine.v1\"\t\n\x07Nothing\"\xa2\x01\n\x04Work\x12\x16\n\x0elabeler_digest\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\x0c\x12\r\n\x05items\x18\x03 \x01(\x0c\x12\x0f\n\x07lengths\x18\x04 \x01(\x0c\x12\x0e\n\x06labels\x18\x05 \x01(\x0c\x12\x15\n\rlabel_lengths\x18\x06 \x01(\x0c\x12\x17\n\x0fover_vocabulary\x18\x07 \x01(\x08\x12\x13\n\x0btemperature\x18\x08 \x01(\x01\"\x1a\n\x08Readings\x12\x0e\n\x06values\x18\x01 \x01(\x0c\"Z\n\x06Loaded\x12\x16\n\x0elabeler_digest\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x12\n\nvocabulary\x18\x03 \x01(\x03\x12\x16\n\x0elongest_prompt\x18\x04 \x01(\x03\"\x84\x01\n\x05State\x12\x0f\n\x07\x63urrent\x18\x01 \x01(\t\x12*\n\x06loaded\x18\x02 \x03(\x0b\x32\x1a.semlabel.engine.v1.Loaded\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12\x10\n\x08\x64raining\x18\x04 \x01(\x08\x12\x0f\n\x07waiting\x18\x07 \x01(\x03J\x04\x08\x05\x10\x06J\x04\x08\x06\x10\x07\x32\x8c\x01\n\x06\x45ngine\x12?\n\x05Score\x12\x18.semlabel.engine.v1.Work\x1a\x1c.semlabel.engine.v1.Readings\x12\x41\n\x05Watch\x12\x1b.semlabel.engine.v1.Nothing\x1a\x19.semlabel.engine.v1.State0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,9 +38,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_READINGS']._serialized_start=235
   _globals['_READINGS']._serialized_end=261
   _globals['_LOADED']._serialized_start=263
-  _globals['_LOADED']._serialized_end=309
-  _globals['_STATE']._serialized_start=312
-  _globals['_STATE']._serialized_end=476
-  _globals['_ENGINE']._serialized_start=479
-  _globals['_ENGINE']._serialized_end=619
+  _globals['_LOADED']._serialized_end=353
+  _globals['_STATE']._serialized_start=356
+  _globals['_STATE']._serialized_end=488
+  _globals['_ENGINE']._serialized_start=491
+  _globals['_ENGINE']._serialized_end=631
 # @@protoc_insertion_point(module_scope)

@@ -37,27 +37,27 @@ class Readings(_message.Message):
     def __init__(self, values: _Optional[bytes] = ...) -> None: ...
 
 class Loaded(_message.Message):
-    __slots__ = ("labeler_digest", "path")
+    __slots__ = ("labeler_digest", "path", "vocabulary", "longest_prompt")
     LABELER_DIGEST_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_FIELD_NUMBER: _ClassVar[int]
+    LONGEST_PROMPT_FIELD_NUMBER: _ClassVar[int]
     labeler_digest: str
     path: str
-    def __init__(self, labeler_digest: _Optional[str] = ..., path: _Optional[str] = ...) -> None: ...
+    vocabulary: int
+    longest_prompt: int
+    def __init__(self, labeler_digest: _Optional[str] = ..., path: _Optional[str] = ..., vocabulary: _Optional[int] = ..., longest_prompt: _Optional[int] = ...) -> None: ...
 
 class State(_message.Message):
-    __slots__ = ("current", "loaded", "problem", "draining", "vocabulary", "longest_prompt", "waiting")
+    __slots__ = ("current", "loaded", "problem", "draining", "waiting")
     CURRENT_FIELD_NUMBER: _ClassVar[int]
     LOADED_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
-    VOCABULARY_FIELD_NUMBER: _ClassVar[int]
-    LONGEST_PROMPT_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     current: str
     loaded: _containers.RepeatedCompositeFieldContainer[Loaded]
     problem: str
     draining: bool
-    vocabulary: int
-    longest_prompt: int
     waiting: int
-    def __init__(self, current: _Optional[str] = ..., loaded: _Optional[_Iterable[_Union[Loaded, _Mapping]]] = ..., problem: _Optional[str] = ..., draining: _Optional[bool] = ..., vocabulary: _Optional[int] = ..., longest_prompt: _Optional[int] = ..., waiting: _Optional[int] = ...) -> None: ...
+    def __init__(self, current: _Optional[str] = ..., loaded: _Optional[_Iterable[_Union[Loaded, _Mapping]]] = ..., problem: _Optional[str] = ..., draining: _Optional[bool] = ..., waiting: _Optional[int] = ...) -> None: ...
