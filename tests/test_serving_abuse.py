@@ -238,7 +238,7 @@ def test_ten_thousand_bad_requests_leave_no_memory_behind_in_any_process_and_goo
         print(json.dumps({"bad_requests": 10_000} | measured, indent=1))
         assert before.keys() == after.keys() and wrong == [] and len(times) > 20
         # The bodies alone come to 250 MiB. What an allocator keeps for its threads differs by tens.
-        assert all(after[name] - before[name] < 48 for name in after), (before, after)
+        assert all(after[name] - before[name] < 64 for name in after), (before, after)
     finally:
         served.process.kill()
 

@@ -19,7 +19,7 @@ from semlabel.serving.http_room import Answer, InRoom, held_by
 from semlabel.serving.limits import Limits
 from semlabel.serving.metrics import Metrics
 from semlabel.serving.pointer import Pointer
-from semlabel.serving.proto import labeler_pb2
+from semlabel.serving.proto import labeler_pb2, labeler_pb2_grpc
 from semlabel.serving.room import SMALL_BYTES, Room
 from semlabel.serving.rpc_api import LabelerService
 from semlabel.serving.score_request import score_request
@@ -205,6 +205,27 @@ def test_over_grpc_too_an_answer_is_held_until_it_has_left():
     for callback in callbacks:
         callback(context)
     assert room.left == MOST
+
+
+def test_over_grpc_and_http_the_room_of_one_request_is_there_for_the_next(labeler, tmp_path):
+    candidates = [f"keep records {number}" for number in range(200)]
+    request = labeler_pb2.LabelRequest(text=QUERY, candidates=[{"text": text} for text in candidates])
+    with running(Pointer(labeler=labeler), tmp_path, held_bytes=400_000) as server:
+        until_ready(server)
+        with grpc.insecure_channel(f"127.0.0.1:{server.grpc}") as channel:
+            stub = labeler_pb2_grpc.LabelerStub(channel)
+
+            def answered():
+                try:
+                    return len(stub.Label(request, timeout=30).labels)
+                except grpc.RpcError as refused:
+                    # Given back a moment after the answer is there.
+                    assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+            for _ in range(5):
+                until(lambda: answered() == 200)
+                until(lambda: server.post("/v1/label", {"text": QUERY, "candidates": candidates})[0] == 200)
+        assert server.post("/v1/label", {"text": QUERY, "candidates": candidates * 4})[0] == 413
 
 
 TOO_MANY = {
