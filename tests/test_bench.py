@@ -135,6 +135,24 @@ def test_every_setting_that_was_tried_is_logged_and_the_fastest_taken(measured):
             assert cell["setting"] == max(tried, key=lambda entry: entry["labels_per_s"])["setting"]
 
 
+def test_hours_of_an_interrupted_run_are_not_overwritten_by_one_under_other_conditions(tmp_path):
+    def put(plan_digest, complete):
+        document = {"plan_digest": plan_digest, "complete": complete}
+        (tmp_path / "x.json").write_text(json.dumps(document))
+        return document
+
+    kept = put("first", complete=False)
+    assert output.unfinished(tmp_path, "x", "first") == kept
+    for number, other in ((1, "second"), (2, "third")):
+        assert output.unfinished(tmp_path, "x", other) is None
+        assert not (tmp_path / "x.json").exists()
+        assert json.loads((tmp_path / f"x.interrupted-{number}.json").read_text()) == kept
+        kept = put(other, complete=False)
+    put("first", complete=True)
+    assert output.unfinished(tmp_path, "x", "second") is None
+    assert (tmp_path / "x.json").exists()  # what is finished is replaced, as it always was
+
+
 def test_an_interrupted_benchmark_keeps_its_groups_and_goes_on(subject, tmp_path):
     plan = Plan(
         items=(1,), shapes=SMALL.shapes, precisions=("fp32",), methods=("mis",), repetitions=1, tuning_repetitions=1

@@ -5,6 +5,7 @@ Knows nothing of what was measured.
 
 import json
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,8 @@ def resumed(
 ) -> dict[str, Any]:
     """The document to go on with: an interrupted one of the same plan, model and conditions, else one with `parts`.
 
-    Its `complete` is false until whoever measures says otherwise.
+    Its `complete` is false until whoever measures says otherwise. An interrupted one that cannot be gone on with (another
+    commit, machine or plan) is kept beside it: hours may have gone into it.
     """
     where = environment(device)
     conditions = {key: value for key, value in where.items() if key not in _NOT_CONDITIONS}
@@ -55,7 +57,10 @@ def resumed(
 
 
 def unfinished(directory: Path, name: str, plan_digest: str) -> dict[str, Any] | None:
-    """The document of an earlier, interrupted measurement of the same plan; None when there is none to go on from."""
+    """The document of an earlier, interrupted measurement of the same plan; None when there is none to go on from.
+
+    That of another plan is moved to NAME.interrupted-N.json.
+    """
     file = directory / f"{name}.json"
     if not file.exists():
         return None
@@ -63,8 +68,13 @@ def unfinished(directory: Path, name: str, plan_digest: str) -> dict[str, Any] |
         document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
         raise SemlabelError(f"{file}: is no JSON; move it away, the measurement will be written there") from None
-    same = document.get("plan_digest") == plan_digest and document.get("complete") is False
-    return document if same else None
+    if document.get("complete") is not False:
+        return None
+    if document.get("plan_digest") == plan_digest:
+        return document
+    taken = (directory / f"{name}.interrupted-{number}.json" for number in count(1))
+    file.rename(next(path for path in taken if not path.exists()))
+    return None
 
 
 def markdown_table(headers: list[str], rows: list[list[str]]) -> str:
