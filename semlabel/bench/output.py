@@ -45,8 +45,8 @@ def resumed(
 ) -> dict[str, Any]:
     """The document to go on with: an interrupted one of the same plan, model and conditions, else one with `parts`.
 
-    Its `complete` is false until whoever measures says otherwise. An interrupted one that cannot be gone on with (another
-    commit, machine or plan) is kept beside it: hours may have gone into it.
+    Its `complete` is false until whoever measures says otherwise. An interrupted one that cannot be gone on with
+    (another commit, machine or plan) is kept beside it: hours may have gone into it.
     """
     where = environment(device)
     conditions = {key: value for key, value in where.items() if key not in _NOT_CONDITIONS}
