@@ -469,9 +469,13 @@ class Operations:
         receipt.pop("counts_json")
         return receipt | {"counts": merged, "trained": bool(receipt["trained"])}
 
+    def erasures(self) -> list[dict[str, Any]]:
+        """Every erasure that has begun, oldest first: `id_digest` (`text_id` of the entity's id) and `started_at`."""
+        return self.file.rows("SELECT id_digest, started_at FROM erasures ORDER BY started_at, id_digest")
+
     def erased_ids(self) -> frozenset[str]:
         """The digests (`text_id`) of the entity ids that were erased, or whose erasure has begun."""
-        return frozenset(row["id_digest"] for row in self.file.rows("SELECT id_digest FROM erasures"))
+        return frozenset(row["id_digest"] for row in self.erasures())
 
     @staticmethod
     def _started(connection: sqlite3.Connection, run_id: str) -> bool:

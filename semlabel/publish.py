@@ -133,7 +133,7 @@ def publish(
                 _refuse_overtaken(operations, directory, before, preview)
                 confirm(directory)
             return _publication(current, Path(current["path"]), unchanged=True)
-        staged = _Stage(warehouse, directory, current, settings, subject)
+        staged = _Stage(warehouse, directory, current, settings, subject, _erasures(operations, current))
         with ExitStack() as held:
             try:
                 manifest = staged.build(labeler_manifest, verdicts, run_id, preview, add_files)
@@ -245,6 +245,17 @@ def _usable_current(directory: Path) -> dict[str, Any] | None:
     return current
 
 
+def _erasures(operations: "Operations", current: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Every erasure that is known, here or to the version before (`ops.sqlite` may be younger), as readers are told.
+
+    A version tells of all of them: its feed is against versions from which the erased are gone already, so a reader
+    that held one of these before the erasure would keep them for ever.
+    """
+    told = {row["id_digest"]: row["started_at"] for row in operations.erasures()}
+    told |= {entry["id_digest"]: entry["erased_at"] for entry in (current or {}).get("erasures", [])}
+    return [{"id_digest": digest, "erased_at": at, "rows": 0} for digest, at in told.items()]
+
+
 class _Stage:
     """One version in the making: a folder that no reader looks into until it is renamed."""
 
@@ -255,8 +266,10 @@ class _Stage:
         previous: Mapping[str, Any] | None,
         settings: PublishSettings,
         subject: str,
+        erasures: Sequence[Mapping[str, Any]],
     ) -> None:
         self.warehouse, self.directory, self.previous, self.subject = warehouse, directory, previous, subject
+        self.erasures = erasures
         self.started, self.clock = datetime.now(UTC), time.perf_counter()
         self.version = next_version(directory, self.started)
         self.policy = settings.uncertified_candidates
@@ -277,6 +290,7 @@ class _Stage:
         total, rows, labels = self._write_tables(labeler_manifest)
         summary = changes.summary(self.warehouse.connection)
         counts = self._verified_copy(total, rows, labels)
+        erasures = self._still_erased()
         for table in ("changes", "publication_entities", "bucket", "published_entities"):
             self.warehouse.rows(f"DROP TABLE IF EXISTS {table}")
         if add_files is not None:
@@ -305,6 +319,7 @@ class _Stage:
                 "threshold": labeler_manifest.get("threshold"),
                 "verdicts": [{name: row.get(name) for name in _VERDICT} for row in verdicts],
                 "changes": summary,
+                "erasures": erasures,
                 **self._sources(),
                 "seconds": round(time.perf_counter() - self.clock, 3),
                 "files": files_of(self.path),
@@ -413,6 +428,18 @@ class _Stage:
             name = (wrong or ["labels/"])[0]
             raise WarehouseError(f"{self.path}: {name} does not hold the warehouse's rows: check the disk, run again")
         return {"entities": entities, "candidates": candidates, "uncertified_rows": uncertified}
+
+    def _still_erased(self) -> list[Mapping[str, Any]]:
+        """The erasures of entities that are not in this version: whoever is back must not be removed from copies."""
+        if not self.erasures:
+            return []
+        digests = [entry["id_digest"] for entry in self.erasures]
+        found = self.warehouse.rows(
+            "SELECT sha256(entity_id) FROM published_entities WHERE sha256(entity_id) IN (SELECT unnest(?::VARCHAR[]))",
+            [digests],
+        )
+        back = {digest for (digest,) in found}
+        return [entry for entry in self.erasures if entry["id_digest"] not in back]
 
     def _shortlist(self) -> dict[str, Any]:
         """By which rule pairs were left out, and how many: a reader must know that their absence means NO."""

@@ -50,18 +50,7 @@ class World:
         self.operations = project.operations
         self.operations.finish_run("run", "SUCCESS")
         for texts in (OTHERS, OTHERS | {PERSON: OLD_TEXT}, OTHERS | {PERSON: TEXT, "twin": "beta"}):
-            project.put(texts)
-            project.refresh(Scorer())
-            publish(
-                project.warehouse,
-                project.operations,
-                SimpleNamespace(keep=7, uncertified_candidates="publish"),
-                paths.published,
-                MANIFEST,
-                [],
-                "run",
-                recheck=lambda: None,
-            )
+            night(project, paths.published, texts)
         pairs = [(PERSON, "c1", True), ("e1", "c1", False)]
         frame = pd.DataFrame(pairs, columns=["entity_id", "candidate_id", "label"])
         project.warehouse.replace_references(frame, "run")
@@ -116,6 +105,22 @@ class World:
     def rows(self, sql: str) -> list[tuple]:
         with Warehouse.open(self.settings.paths.warehouse, read_only=True) as warehouse:
             return warehouse.rows(sql)
+
+
+def night(project: Project, directory: Path, texts: dict[str, str]) -> None:
+    """Label and publish these entities."""
+    project.put(texts)
+    project.refresh(Scorer())
+    publish(
+        project.warehouse,
+        project.operations,
+        SimpleNamespace(keep=7, uncertified_candidates="publish"),
+        directory,
+        MANIFEST,
+        [],
+        "run",
+        recheck=lambda: None,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +212,26 @@ def test_every_published_version_still_verifies_under_its_name_and_tells_of_the_
     assert current(world)["rows"] == was["rows"] - 5 and current(world)["content_hash"] != was["content_hash"]
     with Warehouse.open(world.settings.paths.warehouse, read_only=True) as warehouse:
         assert warehouse.content_hash() == current(world)["content_hash"]
+
+
+def test_every_version_published_later_tells_of_the_erasure_and_names_nobody(world):
+    """Its feed is against a version that names the person no more: a reader who comes late knows only this."""
+    world.erase()
+    (told,) = current(world)["erasures"]
+    project = Project(world.settings.paths.state)
+    for text in ("alpha, edited", "alpha, edited again"):
+        night(project, world.settings.paths.published, OTHERS | {"e1": text})
+        assert current(world)["erasures"] == [told | {"rows": 0}]
+    world.operations.note_erasure("an id that was never published", {})
+    night(project, world.settings.paths.published, OTHERS)
+    assert [entry["id_digest"] for entry in current(world)["erasures"]] == [
+        text_id(PERSON),
+        "an id that was never published",
+    ]
+    project.close()
+    for trace in (PERSON, TEXT, text_id(TEXT), text_id(OLD_TEXT)):
+        assert [name for name in world.bytes_with(trace) if name.startswith("published/")] == []
+    assert verify_version(Path(current(world)["path"]))
 
 
 def test_a_second_erasure_finds_nothing_and_keeps_the_receipt(world):

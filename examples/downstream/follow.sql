@@ -7,11 +7,11 @@ CREATE TABLE IF NOT EXISTS held (version VARCHAR);
 
 -- The one time that `current` is resolved; everything below reads the folder of that version.
 CREATE OR REPLACE TEMP TABLE manifest AS
-SELECT version, previous_version, coalesce(erasures, []) AS erasures, CAST(NULL AS VARCHAR) AS mode
+SELECT version, previous_version, "rows" AS pairs, coalesce(erasures, []) AS erasures, CAST(NULL AS VARCHAR) AS mode
 FROM read_json(
     getvariable('published') || '/current/manifest.json',
     columns = {
-        version: 'VARCHAR', previous_version: 'VARCHAR',
+        version: 'VARCHAR', previous_version: 'VARCHAR', "rows": 'BIGINT',
         erasures: 'STRUCT(id_digest VARCHAR, erased_at VARCHAR, "rows" BIGINT)[]'},
     maximum_object_size = 268435456);
 UPDATE manifest SET mode = CASE
@@ -22,6 +22,11 @@ SET VARIABLE folder = getvariable('published') || '/versions/' || (SELECT versio
 
 BEGIN;
 
+-- Erased entities are in no feed; the manifest of every later version names them by the sha256 of their ids.
+DELETE FROM labels
+WHERE (SELECT mode FROM manifest) <> 'snapshot'
+  AND sha256(entity_id) IN (SELECT unnest(erasures).id_digest FROM manifest);
+
 -- The next version: every pair whose label or margin differs, a removed one without a new margin.
 DELETE FROM labels USING read_parquet(getvariable('folder') || '/changes.parquet') c
 WHERE (SELECT mode FROM manifest) = 'followed' AND c.new_margin IS NULL
@@ -30,15 +35,14 @@ INSERT OR REPLACE INTO labels
 SELECT entity_id, candidate_id, new_label, new_margin FROM read_parquet(getvariable('folder') || '/changes.parquet')
 WHERE (SELECT mode FROM manifest) = 'followed' AND new_margin IS NOT NULL;
 
+-- A copy that has not as many pairs as the version has is not trusted, whatever became of it.
+UPDATE manifest SET mode = 'snapshot' WHERE pairs <> (SELECT count(*) FROM labels);
+
 -- Any other version: everything anew.
 DELETE FROM labels WHERE (SELECT mode FROM manifest) = 'snapshot';
 INSERT INTO labels
 SELECT entity_id, candidate_id, label, margin FROM read_parquet(getvariable('folder') || '/predictions/*.parquet')
 WHERE (SELECT mode FROM manifest) = 'snapshot';
-
--- Erased entities are in no feed; the manifest knows them by the sha256 of their ids.
-DELETE FROM labels
-WHERE sha256(entity_id) IN (SELECT unnest(erasures).id_digest FROM manifest);
 
 DELETE FROM held;
 INSERT INTO held SELECT version FROM manifest;
