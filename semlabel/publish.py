@@ -7,10 +7,9 @@ was. Knows nothing of gates: the caller's `recheck` decides. Sorting stays insid
 not grow with the table.
 """
 
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,6 +35,7 @@ from semlabel.published import (
     next_version,
     purge,
     read_manifest,
+    remove,
     rollback,
     switch,
     verify_version,
@@ -341,8 +341,9 @@ class _Stage:
         return final.absolute()
 
     def discard(self) -> None:
-        """Remove what was staged."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Remove what was staged; what cannot be removed is the next publication's to clean."""
+        with suppress(OSError):
+            remove(self.path)
 
     def _write_tables(self, labeler_manifest: Mapping[str, Any]) -> tuple[int, int, int]:
         """Write predictions, labels, changes, entities and catalog; returns content sum, rows and positives."""

@@ -219,9 +219,7 @@ def _finish_replacing(directory: Path, version: str) -> None:
     if is_current:
         point_link(directory / CURRENT, Path(VERSIONS) / fresh.name)
     if (folder / version).exists():
-        doomed = folder / f"{DELETING}{uuid4().hex}"
-        (folder / version).rename(doomed)
-        shutil.rmtree(doomed)
+        remove(folder / version)
     # Hard links: the fresh folder stays whole under both names until nobody is pointed to the first one.
     linked = folder / f"{STAGING}{uuid4().hex}"
     shutil.copytree(fresh, linked, copy_function=os.link)
@@ -230,18 +228,47 @@ def _finish_replacing(directory: Path, version: str) -> None:
     fsync_path(folder)
     if is_current:
         point_link(directory / CURRENT, Path(VERSIONS) / version)
-    shutil.rmtree(fresh)
+    remove(fresh)
+
+
+def _drop_half_replacing(directory: Path, version: str) -> None:
+    """Take away a fresh folder that is not whole (any more); what has the version's name never is half of one."""
+    fresh = directory / VERSIONS / f"{REPLACING}{version}"
+    if current_version(directory) == fresh.name:
+        point_link(directory / CURRENT, Path(VERSIONS) / version)
+    remove(fresh)
+
+
+def remove(path: Path) -> None:
+    """Delete a folder of versions. Its name, which somebody might trust, goes first: a kill leaves no half of it."""
+    doomed = path.with_name(f"{DELETING}{uuid4().hex}")
+    path.rename(doomed)
+    fsync_path(doomed.parent)
+    shutil.rmtree(doomed)
 
 
 def clean(directory: Path) -> None:
     """Finish replacements that were interrupted, and remove what a killed process left half made or half deleted."""
-    for path in sorted((directory / VERSIONS).glob(f"{REPLACING}*")):
-        _finish_replacing(directory, path.name.removeprefix(REPLACING))
+    folder = directory / VERSIONS
+    for path in sorted(folder.glob(f"{REPLACING}*")):
+        version = path.name.removeprefix(REPLACING)
+        if _is_whole(path) or not (folder / version).exists():
+            _finish_replacing(directory, version)
+        else:
+            _drop_half_replacing(directory, version)
     for prefix in (STAGING, DELETING):
-        for path in (directory / VERSIONS).glob(f"{prefix}*"):
+        for path in folder.glob(f"{prefix}*"):
             shutil.rmtree(path)
     for path in directory.glob(f".{CURRENT}-*"):
         path.unlink()
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        verify_version(path)
+    except WarehouseError:
+        return False
+    return True
 
 
 def purge(directory: Path, keep: int) -> list[str]:
@@ -251,9 +278,7 @@ def purge(directory: Path, keep: int) -> list[str]:
     beyond = [name for name in names[: max(0, len(names) - max(1, keep))] if name != current]
     gone = [name for name in beyond if now - _superseded_at(directory, name) >= SUPERSEDED_FOR]
     for name in gone:
-        doomed = directory / VERSIONS / f"{DELETING}{name}"
-        (directory / VERSIONS / name).rename(doomed)
-        shutil.rmtree(doomed)
+        remove(directory / VERSIONS / name)
     return gone
 
 
