@@ -63,6 +63,8 @@ def _published(step: Step) -> dg.MaterializeResult:
             )
     except GateBlocked as error:
         raise dg.Failure(f"Not published, the current version stays: {error}", allow_retries=False) from error
+    for trouble in done.troubles:
+        step.log.warning(f"{done.version} is published, but {trouble}; the next publication makes it good")
     if not preview:
         _probe(step, manifest.digest)
     return metadata.materialized(

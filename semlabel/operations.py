@@ -405,6 +405,11 @@ class Operations:
             recorded_at=now_utc(),
         )
 
+    def has_published(self, version: str, action: str = "published") -> bool:
+        """Whether it is on record that this version was published (or was a `preview`)."""
+        query = "SELECT 1 FROM publications WHERE version = ? AND action = ?"
+        return self.file.first(query, (version, action)) is not None
+
     def publications(self, limit: int = 50) -> list[dict[str, Any]]:
         """What was published and rolled back, newest first."""
         return self.file.rows("SELECT * FROM publications ORDER BY id DESC LIMIT ?", (limit,))

@@ -24,6 +24,7 @@ from semlabel.durable import fsync_path, fsync_tree
 from semlabel.errors import GateBlocked, WarehouseError
 from semlabel.operations import plain
 from semlabel.published import (
+    HISTORY,
     MANIFEST,
     STAGING,
     VERSIONS,
@@ -76,7 +77,11 @@ class PublishSettings(Protocol):
 
 @dataclass(frozen=True)
 class Publication:
-    """The version that is current now; `unchanged` when it already was."""
+    """The version that is current now; `unchanged` when it already was.
+
+    `troubles`: what of the bookkeeping failed after readers had the version, in sentences; the next publication makes
+    it good.
+    """
 
     version: str
     path: Path
@@ -84,6 +89,7 @@ class Publication:
     labels: int
     content_hash: str
     unchanged: bool
+    troubles: tuple[str, ...] = ()
 
 
 class Snapshot(NamedTuple):
@@ -116,7 +122,8 @@ def publish(
     refuses it. Raises GateBlocked while publishing is paused, when `current` was moved meanwhile, where not a row would
     be published, and for a labeler that the warehouse does not use; WarehouseError when the staged version is not
     exactly the warehouse's content or the disk fails; LeaseHeld when somebody does not let the switch happen. In every
-    case the current version stays as it was.
+    case the current version stays as it was. What fails once `current` has moved is no failure: see
+    `Publication.troubles`.
     """
     directory = Path(target_dir)
     with _disk_errors(directory):
@@ -132,6 +139,7 @@ def publish(
                 recheck()
                 _refuse_overtaken(operations, directory, before, preview)
                 confirm(directory)
+                _record(operations, directory, current)
             return _publication(current, Path(current["path"]), unchanged=True)
         staged = _Stage(warehouse, directory, current, settings, subject, _erasures(operations, current))
         with ExitStack() as held:
@@ -142,21 +150,15 @@ def publish(
                 path = staged.rename()
                 recheck()
                 _refuse_overtaken(operations, directory, before, preview)
+                if current is not None:
+                    _record(operations, directory, current)
             except BaseException:
                 staged.discard()
                 raise
-            switch(directory, manifest["version"])
-            operations.record_publication(
-                manifest["version"],
-                str(directory),
-                "preview" if preview else "published",
-                labeler_digest=manifest["labeler_digest"],
-                run_id=run_id,
-            )
-            if preview or operations.publishing_paused() is None:
-                # A rollback that waits for us has paused publishing: what it goes back to must still be there.
-                purge(directory, settings.keep)
-    return _publication(manifest, path, unchanged=False)
+            troubles = _switched(operations, directory, manifest, settings.keep)
+            with _bookkeeping(troubles, "the lease could not be given back before this process ends"):
+                held.close()
+    return _publication(manifest, path, unchanged=False, troubles=tuple(troubles))
 
 
 def snapshot_check(path: Path, warehouse: Warehouse) -> Snapshot:
@@ -243,6 +245,49 @@ def _usable_current(directory: Path) -> dict[str, Any] | None:
     except WarehouseError:
         return None
     return current
+
+
+def _switched(operations: "Operations", directory: Path, manifest: Mapping[str, Any], keep: int) -> list[str]:
+    """Move `current`, then keep the books. From the moment it has moved nothing is raised, but told."""
+    version = str(manifest["version"])
+    troubles: list[str] = []
+    try:
+        switch(directory, version)
+    except OSError as error:
+        if current_version(directory) != version:
+            raise
+        troubles.append(f"`current` may not outlast a power failure ({error})")
+    with _bookkeeping(troubles, f"since when it is current could not be noted in {HISTORY}"):
+        confirm(directory)
+    with _bookkeeping(troubles, "it could not be entered into ops.sqlite"):
+        _record(operations, directory, manifest)
+    with _bookkeeping(troubles, "versions beyond `keep` could not be removed"):
+        if manifest["preview"] or operations.publishing_paused() is None:
+            # A rollback that waits for us has paused publishing: what it goes back to must still be there.
+            purge(directory, keep)
+    return troubles
+
+
+@contextmanager
+def _bookkeeping(troubles: list[str], what: str) -> Iterator[None]:
+    """Readers have the version by now: what fails here must not be told as a version that was not published."""
+    try:
+        yield
+    except (OSError, WarehouseError) as error:
+        troubles.append(f"{what} ({error})")
+
+
+def _record(operations: "Operations", directory: Path, manifest: Mapping[str, Any]) -> None:
+    """Enter a version into the books once: also one whose own run was killed, or had no room, after its switch."""
+    action = "preview" if manifest["preview"] else "published"
+    if not operations.has_published(manifest["version"], action):
+        operations.record_publication(
+            manifest["version"],
+            str(directory),
+            action,
+            labeler_digest=manifest["labeler_digest"],
+            run_id=manifest["run_id"],
+        )
 
 
 def _erasures(operations: "Operations", current: Mapping[str, Any] | None) -> list[dict[str, Any]]:
@@ -459,7 +504,9 @@ class _Stage:
         }
 
 
-def _publication(manifest: Mapping[str, Any], path: Path, unchanged: bool) -> Publication:
+def _publication(
+    manifest: Mapping[str, Any], path: Path, unchanged: bool, troubles: tuple[str, ...] = ()
+) -> Publication:
     return Publication(
         version=manifest["version"],
         path=path,
@@ -467,6 +514,7 @@ def _publication(manifest: Mapping[str, Any], path: Path, unchanged: bool) -> Pu
         labels=manifest["labels"],
         content_hash=manifest["content_hash"],
         unchanged=unchanged,
+        troubles=troubles,
     )
 
 

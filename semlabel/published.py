@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from semlabel.digests import digest_of, file_digest
-from semlabel.durable import fsync_path, fsync_tree, point_link
+from semlabel.durable import fsync_path, fsync_tree, point_link, replace_file
 from semlabel.errors import WarehouseError
 from semlabel.leases import Lease, OnWait, ProcessIdentity
 
@@ -135,13 +135,15 @@ def rollback(
     """Make an earlier version current again and return its manifest.
 
     With `operations` publishing is paused before anything else, so that a publication at work stops before its switch;
-    the rest, `also(manifest)` included, is done `alone`. Raises WarehouseError when there is no such version or it is
-    not whole, LeaseHeld when somebody does not let it happen; then nothing is changed.
+    the rest, `also(manifest)` included, is done `alone`. `on_wait` is told whom we wait for, and of a `history.json`
+    that cannot be written. Raises WarehouseError when there is no such version or it is not whole, LeaseHeld when
+    somebody does not let it happen; then nothing is changed.
     """
     _refuse_unknown(directory, version)
     if operations is None:
         manifest = verify_version(directory / VERSIONS / version)
         switch(directory, version)
+        confirm(directory)
         return manifest
     with _paused_meanwhile(operations, version), alone(operations, f"rollback-{version}", on_wait):
         # Again: a purge or an erasure may have been at work until now.
@@ -159,6 +161,11 @@ def rollback(
         )
         if also is not None:
             also(manifest)
+        try:
+            confirm(directory)
+        except OSError as error:
+            if on_wait is not None:
+                on_wait(f"rolled back, but that could not be noted in {HISTORY} ({error}); the next publication does")
     return manifest
 
 
@@ -184,7 +191,6 @@ def _paused_meanwhile(operations: "Operations", version: str) -> Iterator[None]:
 def switch(directory: Path, version: str) -> None:
     """Point `current` at a version, in one step that readers cannot see the middle of."""
     point_link(directory / CURRENT, Path(VERSIONS) / version)
-    confirm(directory)
 
 
 def confirm(directory: Path) -> None:
@@ -259,8 +265,9 @@ def clean(directory: Path) -> None:
     for prefix in (STAGING, DELETING):
         for path in folder.glob(f"{prefix}*"):
             shutil.rmtree(path)
-    for path in directory.glob(f".{CURRENT}-*"):
-        path.unlink()
+    for name in (CURRENT, HISTORY):
+        for path in directory.glob(f".{name}-*"):
+            path.unlink()
 
 
 def _is_whole(path: Path) -> bool:
@@ -298,12 +305,7 @@ def _history(directory: Path) -> dict[str, Any]:
 
 
 def _write_history(directory: Path, history: dict[str, Any]) -> None:
-    temporary = directory / f".{HISTORY}-{uuid4().hex}"
-    with temporary.open("w", encoding="utf-8") as stream:
-        json.dump(history, stream, indent=1)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(directory / HISTORY)
+    replace_file(directory / HISTORY, json.dumps(history, indent=1).encode("utf-8"))
 
 
 def _now() -> datetime:

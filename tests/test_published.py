@@ -1,5 +1,9 @@
-"""A rollback and a publication that meet: the rollback wins, and `current` always stands on a whole version."""
+"""A rollback and a publication that meet: the rollback wins, and `current` always stands on a whole version.
 
+And what fails after `current` has moved is told as bookkeeping, and made good.
+"""
+
+import json
 import socket
 import threading
 from datetime import UTC, datetime, timedelta
@@ -8,7 +12,10 @@ import pytest
 
 from semlabel import publish as publishing
 from semlabel import published
+from semlabel.durable import point_link
 from semlabel.errors import GateBlocked, LeaseHeld, WarehouseError
+from semlabel.leases import Lease
+from semlabel.operations import Operations
 from semlabel.operations_schema import now_utc
 from semlabel.publish import current_publication, verify_version
 from semlabel.published import LEASE, current_version, rollback, version_names
@@ -224,3 +231,98 @@ def test_a_rollback_that_fails_does_not_end_the_pause_of_another_one(project, tw
         rollback(project.target, first, project.operations)
     assert project.operations.publishing_paused() == "somebody else's reason"
     assert current_version(project.target) == second
+
+
+# What follows the switch is bookkeeping
+
+
+def on_record(project):
+    """Every version in the books, oldest first, with whose run it is told to be."""
+    return [(row["version"], row["run_id"]) for row in reversed(project.operations.publications())]
+
+
+def history(project):
+    """The versions in `history.json` that are told to be current until now, and the others."""
+    entries = json.loads((project.target / "history.json").read_text())["versions"]
+    return [{entry["version"] for entry in entries if (entry["until"] is None) is now} for now in (True, False)]
+
+
+FULL = OSError(28, "No space left on device")
+NO_ROOM = WarehouseError("ops.sqlite: database or disk is full: free some disk space")
+
+
+def failing(error, before=lambda *arguments: None):
+    def fail(*arguments, **_):
+        before(*arguments)
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "fault", "error", "told"),
+    [
+        (published, "point_link", failing(FULL, point_link), FULL, "`current` may not outlast a power failure"),
+        (published, "replace_file", failing(FULL), FULL, "since when it is current could not be noted in history.json"),
+        (Operations, "record_publication", failing(NO_ROOM), NO_ROOM, "it could not be entered into ops.sqlite"),
+        (publishing, "purge", failing(FULL), FULL, "versions beyond `keep` could not be removed"),
+    ],
+)
+def test_what_fails_after_the_switch_is_told_as_what_it_is_and_made_good(
+    project, two, monkeypatch, owner, name, fault, error, told
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, fault)
+        done = project.publish()
+    assert not done.unchanged and current_version(project.target) == done.version > two[1]
+    assert done.troubles == (f"{told} ({error})",)
+    again = project.publish()
+    assert (again.version, again.unchanged, again.troubles) == (done.version, True, ())
+    assert project.publish().unchanged
+    assert on_record(project) == [(version, "run") for version in (*two, done.version)]
+    assert history(project) == [{done.version}, set(two)]
+
+
+def test_a_lease_that_cannot_be_given_back_does_not_undo_a_publication_either(project, two, monkeypatch):
+    release = Lease._release
+
+    def no_room_after_the_switch(lease):
+        if current_version(project.target) > two[1]:
+            raise NO_ROOM
+        release(lease)
+
+    monkeypatch.setattr(Lease, "_release", no_room_after_the_switch)
+    done = project.publish()
+    assert current_version(project.target) == done.version > two[1]
+    assert done.troubles == (f"the lease could not be given back before this process ends ({NO_ROOM})",)
+
+
+def test_a_rollback_whose_history_cannot_be_written_is_a_rollback_all_the_same(project, two, monkeypatch):
+    first, _ = two
+    said, also = [], []
+    monkeypatch.setattr(published, "replace_file", failing(FULL))
+    rollback(project.target, first, project.operations, also=also.append, on_wait=said.append)
+    assert current_version(project.target) == first and [manifest["version"] for manifest in also] == [first]
+    assert said == [f"rolled back, but that could not be noted in history.json ({FULL}); the next publication does"]
+
+
+@pytest.mark.parametrize("unchanged", [True, False])
+def test_a_publication_killed_right_after_its_switch_is_entered_once_by_the_next(project, two, monkeypatch, unchanged):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing, "confirm", killed)
+        with pytest.raises(KeyboardInterrupt):
+            project.publish()
+    killed_one = current_version(project.target)
+    assert killed_one > two[1] and [version for version, _ in on_record(project)] == [*two]
+    (project.target / ".history.json-0f").write_text("{ torn")
+    if not unchanged:
+        project.put({"e1": "edited a third time"})
+    done = project.publish()
+    assert done.unchanged is unchanged and (done.version == killed_one) is unchanged
+    expected = dict.fromkeys((*two, killed_one, done.version))
+    assert [version for version, _ in on_record(project)] == [*expected]
+    assert history(project) == [{done.version}, {*expected} - {done.version}]
+    assert not list(project.target.glob(".*"))
