@@ -147,19 +147,34 @@ def promoted_path(labelers_dir: Path) -> Path | None:
     return target
 
 
+def refuse_unusable(labelers_dir: Path, digest: str) -> None:
+    """Raise LabelerError where `switch_current` would, or where any file of the labeler was edited.
+
+    For whoever must know before something else is switched; reads all weights (about 1 s per GB).
+    """
+    verify(find_labeler(labelers_dir, digest))
+    _switchable(labelers_dir, digest)
+
+
 def switch_current(labelers_dir: Path, digest: str) -> Path:
     """Point `labelers/current` to the labeler `digest`: readers see the old one or the new one, never nothing.
 
     Raises LabelerError when that labeler is missing or edited. Returns its directory.
     """
+    target, link = _switchable(labelers_dir, digest)
+    point_link(link, Path(digest))
+    return target
+
+
+def _switchable(labelers_dir: Path, digest: str) -> tuple[Path, Path]:
+    """The directory of a labeler and the link that may be pointed to it."""
     target = labelers_dir / digest
     if read_manifest(target).digest != digest:
         raise LabelerError(f"{target}: holds a labeler of another digest; restore the directory")
     link = labelers_dir / CURRENT
     if link.exists() and not link.is_symlink():
         raise LabelerError(f"{link}: is no symbolic link; remove it and promote a labeler again")
-    point_link(link, Path(digest))
-    return target
+    return target, link
 
 
 def _is_whole(labeler: Path) -> bool:

@@ -22,7 +22,7 @@ from semlabel.manifest import read_manifest
 from semlabel.operations import Operations
 from semlabel.prompt import PromptSpec
 from semlabel.publish import publish
-from semlabel.published import current_version, version_names
+from semlabel.published import current_version
 from semlabel.scorer import Scorer
 from semlabel.settings import load_settings
 from tests.cli_settings import smallest
@@ -393,28 +393,6 @@ def test_stored_pairs_are_counted_by_text_as_the_sources_have_them_now(published
     frame = entities({"e1": "alpha", "renamed": "beta", "new": "delta"})
     assert _stored_pairs(project / "run" / "warehouse.duckdb", scorer, frame, held_out_only=False) == 10
     assert _stored_pairs(project / "run" / "warehouse.duckdb", "another", frame, held_out_only=False) == 0
-
-
-def test_a_rollback_restores_version_and_labeler_and_pauses_publishing(command, published, labelers, project):
-    first, second = version_names(project / "run" / "published")
-    assert current_version(project / "run" / "published") == second
-    code, out, _ = command("rollback", first, "--who", "ada", "--reason", "wrong tau")
-    assert code == 0
-    assert f"published again: {first}" in out
-    assert current_version(project / "run" / "published") == first
-    assert promoted_path(project / "run" / "labelers").name == labelers["certified"].name
-    assert published.publishing_paused() == "wrong tau"
-    assert published.promoted()["who"] == "ada"
-
-
-def test_a_rollback_to_a_version_without_its_labeler_changes_nothing(command, published, labelers, project):
-    first, second = version_names(project / "run" / "published")
-    shutil.rmtree(project / "run" / "labelers" / labelers["certified"].name)
-    code, _, err = command("rollback", first)
-    assert code == 2
-    assert "no labeler is called" in err
-    assert current_version(project / "run" / "published") == second
-    assert published.publishing_paused() is None
 
 
 def test_status_names_the_published_version(command, published, labelers, project):

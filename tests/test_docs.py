@@ -161,7 +161,7 @@ ELSEWHERE = {
     "alerts ack": "test_cli_alerts.py",
     "approve": "test_cli_commands.py",
     "promote --reason": "test_cli_commands.py",
-    "rollback": "test_cli_commands.py",
+    "rollback": "test_cli_rollback.py",
     "rollback --resume": "test_cli_commands.py",
     "report --open": "test_html_report.py",
     "run --job": "test_cli.py",

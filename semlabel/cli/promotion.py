@@ -168,7 +168,7 @@ def _refuse_red_gates(manifest: "Manifest", operations: "Operations") -> None:
 
 
 def _roll_back(settings: "Settings", operations: "Operations", version: str, who: str, reason: str) -> dict[str, Any]:
-    from semlabel.labeler_files import find_labeler, switch_current
+    from semlabel.labeler_files import refuse_unusable, switch_current
     from semlabel.published import VERSIONS, read_manifest, version_names
     from semlabel.published import rollback as restore
 
@@ -178,7 +178,8 @@ def _roll_back(settings: "Settings", operations: "Operations", version: str, who
 
     folder = settings.paths.published
     if version in version_names(folder):
-        # Before anything is switched: a table without its labeler would be labeled anew by the next run.
-        find_labeler(settings.paths.labelers, str(read_manifest(folder / VERSIONS / version)["labeler_digest"]))
+        # Before anything is switched: a table without its labeler would be labeled anew by the next run, and one whose
+        # labeler is refused half way would stand beside another promoted labeler.
+        refuse_unusable(settings.paths.labelers, str(read_manifest(folder / VERSIONS / version)["labeler_digest"]))
     manifest = restore(folder, version, operations, who=who, reason=reason, also=use_its_labeler, on_wait=say)
     return {"version": version, "labeler_digest": str(manifest["labeler_digest"]), "publishing_paused": True}
