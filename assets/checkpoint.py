@@ -13,7 +13,7 @@ import dagster as dg
 from assets import metadata
 from assets.baselines import best_baseline, judged_with_baselines
 from assets.checks import GateCheck, gate_check
-from assets.evaluation import ensure_scored, reference_pairs, score_split
+from assets.evaluation import ensure_scored, judged_with, reference_pairs, score_split
 from assets.labelers import judged_checkpoint
 from assets.parity import order_against_order, packed_against_single
 from resources.project import ProjectResource, Step
@@ -182,7 +182,7 @@ def _quality(step: Step) -> "GateResult":
         pairs["entity_id"], pairs["label"], pairs["margin"], pairs[best], confidence=_confidence(step)
     )
     limits = step.settings.gates
-    return gates.held_out_quality(
+    verdict = gates.held_out_quality(
         found.auc,
         found.average_precision,
         precisions,
@@ -191,6 +191,7 @@ def _quality(step: Step) -> "GateResult":
         limits.min_average_precision_ratio,
         n_entities=found.n_entities,
     )
+    return judged_with(verdict, manifest)
 
 
 def _confidence(step: Step) -> float:

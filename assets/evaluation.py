@@ -15,6 +15,7 @@ from semlabel.errors import GateBlocked
 if TYPE_CHECKING:
     import pandas as pd
 
+    from semlabel.gates import GateResult
     from semlabel.manifest import Manifest
     from semlabel.progress import Progress, ProgressSink
     from semlabel.refresh import RefreshOutcome, RefreshPlan
@@ -32,11 +33,13 @@ def score(
     entity_ids: Sequence[str] | None,
     max_pairs: int = 0,
     in_full: Sequence[str] | None = None,
+    served: bool = False,
 ) -> "RefreshOutcome":
     """Score what is missing of these entities (None: all) and the catalog; at most `max_pairs` pairs (0: no cap).
 
     With `in_full` only what stands in shortlists is wanted, but for these entities every pair is. The model is loaded
-    only when something is missing.
+    only when something is missing. `served` says that servers may have this labeler, as they may have one that is
+    promoted: then that of `[scoring] http_url` scores, where there is one. No server has a checkpoint.
     """
     from semlabel import refresh, shortlist_plan
 
@@ -51,7 +54,7 @@ def score(
     if scoring.backend == "ray" and plan.rounds:
         return _score_on_ray(step, warehouse, directory, plan)
     # Before the first round: a labeler that cannot be loaded is no fault of the texts.
-    score_rounds = rounds_scorer(_rounds_of(step, directory)) if plan.rounds else _never
+    score_rounds = rounds_scorer(_rounds_of(step, directory, served)) if plan.rounds else _never
     return refresh.execute_rounds(
         plan, warehouse, step.operations, score_rounds, step.run_id, scoring.batch_rounds, step.progress
     )
@@ -131,18 +134,24 @@ def judged_pairs(step: Step, warehouse: "Warehouse", manifest: "Manifest", split
     return pairs
 
 
-def _rounds_of(step: Step, directory: Path) -> "Scorer | RemoteScorer":
-    """What scores the rounds of a labeler directory: a server where the settings name one, else the model loaded here.
+def _rounds_of(step: Step, directory: Path, served: bool) -> "Scorer | RemoteScorer":
+    """What scores the rounds of a labeler directory: a server where one may have it, else the model loaded here.
 
     Gates that compare methods always load the model.
     """
     scoring = step.settings.scoring
-    if scoring.backend == "local":
+    if not served or scoring.backend != "http":
         return step.scorer(directory)
     from semlabel.remote_scorer import RemoteScorer
 
     assert scoring.http_url is not None
     return RemoteScorer.load(directory, scoring.http_url, scoring.http_concurrency)
+
+
+def judged_with(result: "GateResult", manifest: "Manifest") -> "GateResult":
+    """A verdict that says which scorer's margins it is about, and in which precision they were computed."""
+    told = {"computed_in": manifest.precision, "scorer_digest": manifest.scorer_digest}
+    return replace(result, evidence=result.evidence | told)
 
 
 def rounds_scorer(scorer: "Scorer | RemoteScorer") -> "ScoreRounds":

@@ -49,7 +49,7 @@ def predictions(context: dg.AssetExecutionContext, project: ProjectResource) -> 
         )
         keep_shortlists(step, warehouse, rule, scope)
         in_full = judged_ids(warehouse) if rule else None
-        outcome = score(step, warehouse, directory, manifest, scope, step.max_pairs, in_full)
+        outcome = score(step, warehouse, directory, manifest, scope, step.max_pairs, in_full, served=True)
         digest, rows = warehouse.predictions_digest(), warehouse.predictions_count()
         left_out = warehouse.not_shortlisted() if rule else None
         ((yes,),) = warehouse.rows("SELECT count(*) FILTER (WHERE label) FROM predictions")
@@ -175,7 +175,7 @@ def _everywhere(step: Step) -> "GateResult":
     from semlabel.endpoints import ask_endpoints
     from semlabel.published import current_publication
 
-    _, manifest = needed_labeler(step)
+    directory, manifest = needed_labeler(step)
     recorded = step.operations.promoted()
     with step.reader() as warehouse:
         active = warehouse.active_labeler()
@@ -188,6 +188,11 @@ def _everywhere(step: Step) -> "GateResult":
     publication = current_publication(step.settings.paths.published) if urls else None
     published = publication is not None and publication["labeler_digest"] == manifest.digest
     endpoints += ask_endpoints(urls, manifest, published)
+    scoring = step.settings.scoring
+    if scoring.backend == "http" and scoring.http_url is not None:
+        from semlabel.remote_scorer import ask_scorer
+
+        endpoints.append(ask_scorer(directory, scoring.http_url))
     return gates.one_labeler_everywhere(manifest.digest, endpoints)
 
 

@@ -267,9 +267,10 @@ class Scoring(Section):
     """How margins are computed. `max_pairs` caps the pairs of one run (0: no cap), `threads` 0 leaves it to torch.
     `lanes` are the forwards at work at once on a CPU, each with its share of the threads (0: one for each of them).
 
-    `backend` "http" scores the rounds of the predictions through `http_url`, `http_concurrency` requests at once;
-    "ray" on up to `ray_scorers` actors of the Ray at `address` ("local": one started for the run, "auto": the running
-    one, or HOST:PORT), each with `ray_cpus` and `ray_gpus`.
+    `backend` "http" scores the rounds of the predictions through `http_url`, `http_concurrency` requests at once, and
+    leaves checkpoints and held-out splits to this machine; "ray" scores on up to `ray_scorers` actors of the Ray at
+    `address` ("local": one started for the run, "auto": the running one, or HOST:PORT), each with `ray_cpus` and
+    `ray_gpus`.
     """
 
     items_per_round: Positive = 200
