@@ -29,7 +29,14 @@ def packed_against_single(step: Step) -> GateResult:
     wanted = step.settings.gates.parity_pairs
     pairs, cut, scorer, manifest = _stored(step)
     sample = _sample(pairs, cut, wanted)
-    alone = Scorer(scorer.model, scorer.tokenizer, scorer.prompt, method="independent", precision=scorer.precision)
+    alone = Scorer(
+        scorer.model,
+        scorer.tokenizer,
+        scorer.prompt,
+        method="independent",
+        precision=scorer.precision,
+        max_round_tokens=scorer.max_round_tokens,
+    )
     other = _rescored(alone, sample)
     compared = _comparison(step, sample, other, cut, manifest)
     return judged_with(mis_matches_single_item(**compared, min_pairs=min(wanted, len(pairs))), manifest)
