@@ -155,29 +155,40 @@ def judged_with(result: "GateResult", manifest: "Manifest") -> "GateResult":
 
 
 def rounds_scorer(scorer: "Scorer | RemoteScorer") -> "ScoreRounds":
-    """What scores the rounds of a plan by batches. A round with a text that the prompt refuses gives the reason."""
+    """What scores the rounds of a plan by batches.
+
+    A candidate that the prompt refuses takes no other out of its round; an entity that it refuses gives the reason.
+    """
+    import numpy as np
+
     from semlabel.errors import PromptError
-    from semlabel.round_stream import by_batches
+    from semlabel.round_stream import by_batches, partly
 
-    tokenised: dict[str, list[int]] = {}
+    tokenised: dict[str, tuple[list[int], str | None]] = {}
 
-    def items(texts: "Sequence[str]") -> list[list[int]]:
+    def items(texts: "Sequence[str]") -> tuple[list[list[int]], list[str | None]]:
         fresh = list(dict.fromkeys(text for text in texts if text not in tokenised))
-        tokenised.update(zip(fresh, scorer.prompt.items(fresh), strict=True))
-        return [tokenised[text] for text in texts]
+        tokenised.update(zip(fresh, zip(*scorer.prompt.items_or_problems(fresh), strict=True), strict=True))
+        found = [tokenised[text] for text in texts]
+        return [item for item, problem in found if problem is None], [problem for _, problem in found]
 
     def score_batch(wanted: "Sequence[WantedRound]") -> "Iterator[tuple[int, Found]]":
-        places, rounds = [], []
+        places, rounds, refused = [], [], []
         for place, one in enumerate(wanted):
             try:
-                entry = (scorer.prompt.query(one.entity_text).ids, items(one.candidate_texts))
+                query = scorer.prompt.query(one.entity_text).ids
             except PromptError as error:
                 yield place, error
                 continue
+            good, problems = items(one.candidate_texts)
+            if not good:
+                yield place, partly(np.empty(0, dtype=np.float32), problems)
+                continue
             places.append(place)
-            rounds.append(entry)
+            rounds.append((query, good))
+            refused.append(problems)
         for number, margins in scorer.margins_of(rounds):
-            yield places[number], margins
+            yield places[number], margins if isinstance(margins, PromptError) else partly(margins, refused[number])
 
     return by_batches(score_batch)
 

@@ -37,8 +37,9 @@ from semlabel.distributed.schemas import ENTITIES, PAIRS, PREPARED, table
 from semlabel.distributed.score import Score, load_scorer
 from semlabel.distributed.tokenise import Tokenise
 from semlabel.distributed.unpack import Decision, unpack_entities, unpack_pairs
-from semlabel.errors import DistributedError, LabelerError, WarehouseError
+from semlabel.errors import DistributedError, LabelerError, PromptError, WarehouseError
 from semlabel.labeler import CURRENT, Labeler, switch_current
+from semlabel.round_stream import Round, WantedRound
 from semlabel.settings import Scoring
 from tests.cli_settings import smallest
 from tests.pipeline_fixtures import published, run
@@ -370,6 +371,17 @@ def test_a_promotion_before_the_actors_start_changes_nothing_of_a_job(local_ray,
     )
     assert found == pytest.approx(expected, abs=1e-4)
     assert found != pytest.approx(other, abs=1e-2)
+
+
+def test_a_candidate_that_the_prompt_refuses_takes_no_other_out_of_a_plans_round(local_ray, labeler_dir):
+    config = config_of(Scoring(backend="ray", threads=1, ray_cpus=0.5), labeler_dir, "cpu")
+    texts = ["keep records", "sell " * 99, "teach people"]
+    wanted = [WantedRound(Round(0, 0), "plans work", [7, 8, 9], texts), WantedRound(Round(1, 0), " ", [7], texts[:1])]
+    found = dict(plan_scorer(config)(wanted))
+    part = found[Round(0, 0)]
+    assert [problem is None for problem in part.problems] == [True, False, True]
+    assert part.margins == pytest.approx(loaded(labeler_dir).score("plans work", [texts[0], texts[2]]), abs=1e-4)
+    assert isinstance(found[Round(1, 0)], PromptError)
 
 
 class DriverKilled(Exception):

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 
 from semlabel.distributed.accounting import same_rounds
-from semlabel.distributed.catalog import items_of
 from semlabel.distributed.config import MisConfig
 from semlabel.distributed.schemas import TOKENISED, table
 from semlabel.errors import PromptError
@@ -38,7 +37,8 @@ class Tokenise:
     def _tokenised(self, row: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {column: row[column] for column in _PASSED_ON}
         if row["candidate_texts"] is not None:
-            found["items"], found["problems"] = items_of(self._prompt, [text or "" for text in row["candidate_texts"]])
+            texts = [text or "" for text in row["candidate_texts"]]
+            found["items"], found["problems"] = self._prompt.items_or_problems(texts)
         if found["error"] is None:
             try:
                 query = self._prompt.query(row["text"] or "")
