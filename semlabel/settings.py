@@ -22,6 +22,7 @@ from pydantic import (
 from semlabel.errors import SettingsError
 from semlabel.paths import Paths
 from semlabel.settings_alerts import Alerts
+from semlabel.settings_cron import check_cron
 from semlabel.settings_file import environment_overrides, merge, read_merged
 from semlabel.settings_section import (
     Count,
@@ -382,15 +383,14 @@ class Schedule(Section):
     cron: str = "0 4 * * *"
     timezone: str = "UTC"
     enabled: bool = True
-    freshness_hours: Annotated[float, Field(gt=0)] = 26.0
+    freshness_hours: Annotated[float, Field(ge=0.1, le=100_000)] = 26.0
     on_source_changes: bool = False
     source_change_pairs: Count = 1_000_000
 
     @field_validator("cron")
     @classmethod
-    def _five_fields(cls, cron: str) -> str:
-        if len(cron.split()) != 5:
-            raise ValueError(f"has {len(cron.split())} fields; expected five: minute hour day month weekday")
+    def _comes_due(cls, cron: str) -> str:
+        check_cron(cron)
         return cron
 
     @field_validator("timezone")

@@ -1,4 +1,4 @@
-"""A project whose nights are scored by a server: what no server can have is scored here, and the server is asked again."""
+"""A project whose nights a server scores: what no server can have is scored here, and the server is asked again."""
 
 import pytest
 
