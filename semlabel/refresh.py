@@ -161,7 +161,7 @@ def execute_rounds(
         for number, (entry, answer) in enumerate(found, start=1):
             keys, _ = candidates.of(entry.block_id)
             if isinstance(answer, PromptError):
-                refused.round(entry, str(answer))
+                refused.whole(entry, str(answer))
                 refused_pairs += len(keys)
             else:
                 part = _part(answer, len(keys))
@@ -436,9 +436,9 @@ class _Candidates:
     def without(self, block_id: int, problems: Sequence[str | None]) -> tuple[int, list[int]]:
         """The block of those candidates of a block that have no problem, made where it is missing, and their keys."""
         keys, _ = self.of(block_id)
-        kept = tuple(key for key, problem in zip(keys, problems, strict=True) if problem is None)
-        if len(kept) == len(keys):
+        if problems.count(None) == len(keys):
             return block_id, keys
+        kept = tuple(key for key, problem in zip(keys, problems, strict=True) if problem is None)
         if kept not in self._parts:
             if len(self._parts) >= _MOST_BLOCKS:
                 self._parts.clear()
@@ -454,7 +454,7 @@ class _Refused:
         self._warehouse, self._candidates = warehouse, candidates
         self._rows: dict[str, list[tuple[str, str]]] = {STAGE: [], PAIRS: []}
 
-    def round(self, entry: Round, reason: str) -> None:
+    def whole(self, entry: Round, reason: str) -> None:
         """Note a round whose entity is refused."""
         self._note(STAGE, entry, [reason])
 
