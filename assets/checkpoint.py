@@ -13,7 +13,7 @@ import dagster as dg
 from assets import metadata
 from assets.baselines import best_baseline, judged_with_baselines
 from assets.checks import GateCheck, gate_check
-from assets.evaluation import ensure_scored, reference_pairs, score_split
+from assets.evaluation import ensure_scored, judged_with, reference_pairs, score_split
 from assets.labelers import judged_checkpoint
 from assets.parity import order_against_order, packed_against_single
 from resources.project import ProjectResource, Step
@@ -83,8 +83,9 @@ def _trained(step: Step) -> "tuple[Path, Manifest]":
     """The checkpoint of the present pairs, settings and base weights, trained when there is none yet."""
     from semlabel.digests import digest_of
     from semlabel.manifest import read_manifest
-    from semlabel.models import resolve_device, resolve_precision
+    from semlabel.models import read_config, resolve_device, resolve_precision
     from semlabel.prompt import Prompt, PromptSpec, load_tokenizer
+    from semlabel.prompt_length import refuse_too_long
     from semlabel.training import training_digest
     from semlabel.training_data import training_spec
     from semlabel.versions import SCORING_CODE_VERSION
@@ -95,6 +96,9 @@ def _trained(step: Step) -> "tuple[Path, Manifest]":
     served = resolve_precision(settings.model.precision, device)
     trained = resolve_precision(settings.training.precision, device)
     tokenizer = load_tokenizer(settings.model.base)
+    # Before the hours of training: what cannot score every text within its limits would be refused after them.
+    scoring = settings.scoring
+    refuse_too_long(read_config(settings.model.base), spec, scoring.method, scoring.max_round_tokens)
     prompt = Prompt(training_spec(spec, settings.training), tokenizer)
     rounds, pairs_digest, known = _rounds(step, prompt)
     digest = training_digest(settings.model.base, prompt, rounds, settings.training, trained)
@@ -182,7 +186,7 @@ def _quality(step: Step) -> "GateResult":
         pairs["entity_id"], pairs["label"], pairs["margin"], pairs[best], confidence=_confidence(step)
     )
     limits = step.settings.gates
-    return gates.held_out_quality(
+    verdict = gates.held_out_quality(
         found.auc,
         found.average_precision,
         precisions,
@@ -191,6 +195,7 @@ def _quality(step: Step) -> "GateResult":
         limits.min_average_precision_ratio,
         n_entities=found.n_entities,
     )
+    return judged_with(verdict, manifest)
 
 
 def _confidence(step: Step) -> float:

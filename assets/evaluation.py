@@ -15,6 +15,7 @@ from semlabel.errors import GateBlocked
 if TYPE_CHECKING:
     import pandas as pd
 
+    from semlabel.gates import GateResult
     from semlabel.manifest import Manifest
     from semlabel.progress import Progress, ProgressSink
     from semlabel.refresh import RefreshOutcome, RefreshPlan
@@ -32,11 +33,13 @@ def score(
     entity_ids: Sequence[str] | None,
     max_pairs: int = 0,
     in_full: Sequence[str] | None = None,
+    served: bool = False,
 ) -> "RefreshOutcome":
     """Score what is missing of these entities (None: all) and the catalog; at most `max_pairs` pairs (0: no cap).
 
     With `in_full` only what stands in shortlists is wanted, but for these entities every pair is. The model is loaded
-    only when something is missing.
+    only when something is missing. `served` says that servers may have this labeler, as they may have one that is
+    promoted: then that of `[scoring] http_url` scores, where there is one. No server has a checkpoint.
     """
     from semlabel import refresh, shortlist_plan
 
@@ -51,7 +54,7 @@ def score(
     if scoring.backend == "ray" and plan.rounds:
         return _score_on_ray(step, warehouse, directory, plan)
     # Before the first round: a labeler that cannot be loaded is no fault of the texts.
-    score_rounds = rounds_scorer(_rounds_of(step, directory)) if plan.rounds else _never
+    score_rounds = rounds_scorer(_rounds_of(step, directory, served)) if plan.rounds else _never
     return refresh.execute_rounds(
         plan, warehouse, step.operations, score_rounds, step.run_id, scoring.batch_rounds, step.progress
     )
@@ -131,13 +134,13 @@ def judged_pairs(step: Step, warehouse: "Warehouse", manifest: "Manifest", split
     return pairs
 
 
-def _rounds_of(step: Step, directory: Path) -> "Scorer | RemoteScorer":
-    """What scores the rounds of a labeler directory: a server where the settings name one, else the model loaded here.
+def _rounds_of(step: Step, directory: Path, served: bool) -> "Scorer | RemoteScorer":
+    """What scores the rounds of a labeler directory: a server where one may have it, else the model loaded here.
 
     Gates that compare methods always load the model.
     """
     scoring = step.settings.scoring
-    if scoring.backend == "local":
+    if not served or scoring.backend != "http":
         return step.scorer(directory)
     from semlabel.remote_scorer import RemoteScorer
 
@@ -145,30 +148,47 @@ def _rounds_of(step: Step, directory: Path) -> "Scorer | RemoteScorer":
     return RemoteScorer.load(directory, scoring.http_url, scoring.http_concurrency)
 
 
+def judged_with(result: "GateResult", manifest: "Manifest") -> "GateResult":
+    """A verdict that says which scorer's margins it is about, and in which precision they were computed."""
+    told = {"computed_in": manifest.precision, "scorer_digest": manifest.scorer_digest}
+    return replace(result, evidence=result.evidence | told)
+
+
 def rounds_scorer(scorer: "Scorer | RemoteScorer") -> "ScoreRounds":
-    """What scores the rounds of a plan by batches. A round with a text that the prompt refuses gives the reason."""
+    """What scores the rounds of a plan by batches.
+
+    A candidate that the prompt refuses takes no other out of its round; an entity that it refuses gives the reason.
+    """
+    import numpy as np
+
     from semlabel.errors import PromptError
-    from semlabel.round_stream import by_batches
+    from semlabel.round_stream import by_batches, partly
 
-    tokenised: dict[str, list[int]] = {}
+    tokenised: dict[str, tuple[list[int], str | None]] = {}
 
-    def items(texts: "Sequence[str]") -> list[list[int]]:
+    def items(texts: "Sequence[str]") -> tuple[list[list[int]], list[str | None]]:
         fresh = list(dict.fromkeys(text for text in texts if text not in tokenised))
-        tokenised.update(zip(fresh, scorer.prompt.items(fresh), strict=True))
-        return [tokenised[text] for text in texts]
+        tokenised.update(zip(fresh, zip(*scorer.prompt.items_or_problems(fresh), strict=True), strict=True))
+        found = [tokenised[text] for text in texts]
+        return [item for item, problem in found if problem is None], [problem for _, problem in found]
 
     def score_batch(wanted: "Sequence[WantedRound]") -> "Iterator[tuple[int, Found]]":
-        places, rounds = [], []
+        places, rounds, refused = [], [], []
         for place, one in enumerate(wanted):
             try:
-                entry = (scorer.prompt.query(one.entity_text).ids, items(one.candidate_texts))
+                query = scorer.prompt.query(one.entity_text).ids
             except PromptError as error:
                 yield place, error
                 continue
+            good, problems = items(one.candidate_texts)
+            if not good:
+                yield place, partly(np.empty(0, dtype=np.float32), problems)
+                continue
             places.append(place)
-            rounds.append(entry)
+            rounds.append((query, good))
+            refused.append(problems)
         for number, margins in scorer.margins_of(rounds):
-            yield places[number], margins
+            yield places[number], margins if isinstance(margins, PromptError) else partly(margins, refused[number])
 
     return by_batches(score_batch)
 

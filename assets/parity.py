@@ -7,7 +7,7 @@ of what the margins are worth.
 import math
 from typing import TYPE_CHECKING
 
-from assets.evaluation import ensure_scored, judged_pairs
+from assets.evaluation import ensure_scored, judged_pairs, judged_with
 from assets.labelers import judged_checkpoint
 from resources.project import Step
 from semlabel.gates import GateResult, mis_matches_single_item, order_invariance
@@ -29,9 +29,17 @@ def packed_against_single(step: Step) -> GateResult:
     wanted = step.settings.gates.parity_pairs
     pairs, cut, scorer, manifest = _stored(step)
     sample = _sample(pairs, cut, wanted)
-    alone = Scorer(scorer.model, scorer.tokenizer, scorer.prompt, method="independent", precision=scorer.precision)
+    alone = Scorer(
+        scorer.model,
+        scorer.tokenizer,
+        scorer.prompt,
+        method="independent",
+        precision=scorer.precision,
+        max_round_tokens=scorer.max_round_tokens,
+    )
     other = _rescored(alone, sample)
-    return mis_matches_single_item(**_comparison(step, sample, other, cut, manifest), min_pairs=min(wanted, len(pairs)))
+    compared = _comparison(step, sample, other, cut, manifest)
+    return judged_with(mis_matches_single_item(**compared, min_pairs=min(wanted, len(pairs))), manifest)
 
 
 def order_against_order(step: Step) -> GateResult:
@@ -47,7 +55,8 @@ def order_against_order(step: Step) -> GateResult:
     sample = pairs[pairs["entity_id"].isin(chosen)]
     order = np.random.default_rng(_SEED).permutation(len(sample))
     other = _rescored(scorer, sample.iloc[order])[np.argsort(order)]
-    return order_invariance(**_comparison(step, sample, other, cut, manifest), min_pairs=min(wanted, len(pairs)))
+    compared = _comparison(step, sample, other, cut, manifest)
+    return judged_with(order_invariance(**compared, min_pairs=min(wanted, len(pairs))), manifest)
 
 
 def _stored(step: Step) -> "tuple[pd.DataFrame, float, Scorer, Manifest]":

@@ -49,7 +49,7 @@ def predictions(context: dg.AssetExecutionContext, project: ProjectResource) -> 
         )
         keep_shortlists(step, warehouse, rule, scope)
         in_full = judged_ids(warehouse) if rule else None
-        outcome = score(step, warehouse, directory, manifest, scope, step.max_pairs, in_full)
+        outcome = score(step, warehouse, directory, manifest, scope, step.max_pairs, in_full, served=True)
         digest, rows = warehouse.predictions_digest(), warehouse.predictions_count()
         left_out = warehouse.not_shortlisted() if rule else None
         ((yes,),) = warehouse.rows("SELECT count(*) FILTER (WHERE label) FROM predictions")
@@ -119,29 +119,39 @@ def _coverage(step: Step) -> "GateResult":
 
     with step.reader() as warehouse:
         coverage = warehouse.coverage()
-        refused = _refused(step, warehouse) if coverage.missing else set()
+        refused = _refused(step, warehouse) if coverage.missing else {}
         rows = warehouse.rows("SELECT entity_id, count(*) FROM predictions GROUP BY entity_id") if refused else []
         candidates = warehouse.rows("SELECT count(*) FROM catalog")[0][0]
         wanted = warehouse.shortlist_sizes(refused) if refused else {}
     had = dict(rows)
-    excused = sum(wanted.get(entity_id, candidates) - had.get(entity_id, 0) for entity_id in refused)
+    without = {entity_id: wanted.get(entity_id, candidates) - had.get(entity_id, 0) for entity_id in refused}
+    excused = {
+        entity_id: without[entity_id] if pairs is None else min(pairs, without[entity_id])
+        for entity_id, pairs in refused.items()
+    }
     missing = [
         {"entity_id": entity, "candidate_id": candidate}
         for entity, candidate in coverage.missing
-        if entity not in refused
+        if entity not in refused or excused[entity] < without[entity]
     ]
-    return gates.coverage_is_complete(coverage.expected, coverage.stored, missing, excused, coverage.not_shortlisted)
+    return gates.coverage_is_complete(
+        coverage.expected, coverage.stored, missing, sum(excused.values()), coverage.not_shortlisted
+    )
 
 
-def _refused(step: Step, warehouse: "Warehouse") -> set[str]:
-    """The entities in scope whose rounds the prompt refused when the predictions were made."""
+def _refused(step: Step, warehouse: "Warehouse") -> dict[str, int | None]:
+    """The entities in scope of which the prompt refused something when the predictions were made: how many pairs, None
+    for all of them.
+    """
+    from semlabel.refresh import PAIRS, STAGE
+
     run_id = step.materialized("predictions")["run_id"]
     rows = warehouse.rows(
-        "SELECT DISTINCT row_id FROM refused_rows SEMI JOIN scoped_entities ON entity_id = row_id "
-        "WHERE run_id = ? AND source = 'scoring'",
-        [run_id],
+        "SELECT row_id, CASE WHEN bool_or(source = ?) THEN NULL ELSE count(DISTINCT reason) END FROM refused_rows "
+        "SEMI JOIN scoped_entities ON entity_id = row_id WHERE run_id = ? AND source IN (?, ?) GROUP BY row_id",
+        [STAGE, run_id, STAGE, PAIRS],
     )
-    return {row[0] for row in rows}
+    return dict(rows)
 
 
 def _volume(step: Step) -> "GateResult":
@@ -175,7 +185,7 @@ def _everywhere(step: Step) -> "GateResult":
     from semlabel.endpoints import ask_endpoints
     from semlabel.published import current_publication
 
-    _, manifest = needed_labeler(step)
+    directory, manifest = needed_labeler(step)
     recorded = step.operations.promoted()
     with step.reader() as warehouse:
         active = warehouse.active_labeler()
@@ -188,6 +198,11 @@ def _everywhere(step: Step) -> "GateResult":
     publication = current_publication(step.settings.paths.published) if urls else None
     published = publication is not None and publication["labeler_digest"] == manifest.digest
     endpoints += ask_endpoints(urls, manifest, published)
+    scoring = step.settings.scoring
+    if scoring.backend == "http" and scoring.http_url is not None:
+        from semlabel.remote_scorer import ask_scorer
+
+        endpoints.append(ask_scorer(directory, scoring.http_url))
     return gates.one_labeler_everywhere(manifest.digest, endpoints)
 
 

@@ -11,7 +11,7 @@ import dagster as dg
 from assets import metadata
 from assets.baselines import baseline_names, judged_with_baselines
 from assets.checks import GateCheck, gate_check
-from assets.evaluation import ensure_scored, judged_pairs, score_split, split_ids
+from assets.evaluation import ensure_scored, judged_pairs, judged_with, score_split, split_ids
 from assets.labelers import judged_checkpoint, judged_labeler
 from assets.ledger import JUDGED, RESULT, certify_use
 from assets.shortlist import at_bottom, with_shortlists
@@ -174,7 +174,7 @@ def _errors(step: Step) -> "GateResult":
     from semlabel import gates
 
     _, manifest = judged_labeler(step)
-    return gates.held_out_errors(manifest.evidence.get(RESULT, {}))
+    return judged_with(gates.held_out_errors(manifest.evidence.get(RESULT, {})), manifest)
 
 
 held_out_errors = gate_check(

@@ -242,8 +242,13 @@ class Prompt:
 
     def item_problems(self, candidate_texts: Sequence[str]) -> list[str | None]:
         """For each candidate why `item` would refuse it, None where it would not."""
+        return self.items_or_problems(candidate_texts)[1]
+
+    def items_or_problems(self, candidate_texts: Sequence[str]) -> tuple[list[list[int]], list[str | None]]:
+        """The items of many candidates, empty where `item` would refuse one, and for each why it would, or None."""
         items = self._items(candidate_texts)
-        return [self._item_problem(text, ids) for text, ids in zip(candidate_texts, items, strict=True)]
+        problems = [self._item_problem(text, ids) for text, ids in zip(candidate_texts, items, strict=True)]
+        return [[] if problem else ids for ids, problem in zip(items, problems, strict=True)], problems
 
     def _items(self, candidate_texts: Sequence[str]) -> list[list[int]]:
         encodings = self._texts.encodings([self._blank + text + self._tail for text in candidate_texts])

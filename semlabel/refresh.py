@@ -8,6 +8,7 @@ over pairs: an edited entity is one row, a new candidate one column, a reverted 
 import hashlib
 import time
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,14 +22,16 @@ from semlabel.digests import digest_of
 from semlabel.errors import PromptError, WarehouseError
 from semlabel.progress import Progress, ProgressSink, silent
 from semlabel.round_cuts import Rounds
-from semlabel.round_stream import Round, ScoreRound, ScoreRounds, WantedRound, once_each, one_by_one
+from semlabel.round_stream import Partly, Round, ScoreRound, ScoreRounds, WantedRound, once_each, one_by_one
 from semlabel.warehouse import Warehouse
-from semlabel.warehouse_scores import ScoredRound, checked_margins, scorer_key
+from semlabel.warehouse_scores import ScoredRound, checked_margins, ensure_blocks, scorer_key
 
 if TYPE_CHECKING:
     from semlabel.operations import Operations
 
 STAGE = "scoring"
+PAIRS = "scoring pairs"
+"""The source of refused rows of single pairs: an entity, and in the reason the candidate."""
 # A kill loses at most one uncommitted batch: so no batch is more than this share of the plan.
 _BATCH_SHARE = 0.02
 _MOST_BLOCKS = 10_000  # that are held at a time: with shortlists there are as many as texts
@@ -136,15 +139,16 @@ def execute_rounds(
     """Score what is missing and commit by batches, in whatever order `score_rounds` gives the rounds back.
 
     An interrupted plan for the same subject is continued with its own rounds, so that the same candidates meet in the
-    same call. A round whose texts the prompt refuses (PromptError) is kept in `refused_rows` with the reason and the
-    rest goes on; any exception ends the refresh, and what was committed stays. Raises WarehouseError when a round
-    comes back twice, uncalled or never.
+    same call. What the prompt refuses, a round (PromptError) or some of its candidates (Partly), is kept in
+    `refused_rows` with the reason and the rest goes on; any exception ends the refresh, and what was committed stays.
+    Raises WarehouseError when a round comes back twice, uncalled or never.
     """
     started = time.perf_counter()
     work = _resumed(plan, warehouse, operations)
     operations.add_to_run(run_id, pairs_reused=plan.pairs_stored)
     batch = _rounds_per_batch(batch_rounds, work)
-    candidates, refused = _Candidates(warehouse), list[tuple[str, str]]()
+    candidates = _Candidates(warehouse)
+    refused = _Refused(warehouse, candidates)
     books = _Books(operations, run_id, work, plan.pairs)
     scored = refused_pairs = 0
     progress(Progress(STAGE, 0, plan.pairs, "pairs"))
@@ -154,14 +158,18 @@ def execute_rounds(
     # Closed at once when the refresh fails: whatever scores elsewhere must not go on behind an error.
     with books, closing(found):
         clock = time.perf_counter()
-        for number, (entry, margins) in enumerate(found, start=1):
+        for number, (entry, answer) in enumerate(found, start=1):
             keys, _ = candidates.of(entry.block_id)
-            if isinstance(margins, PromptError):
-                refused.extend((entity_id, str(margins)) for entity_id in _entities_of(warehouse, entry.text_key))
+            if isinstance(answer, PromptError):
+                refused.whole(entry, str(answer))
                 refused_pairs += len(keys)
             else:
-                fresh.append(ScoredRound(entry.text_key, entry.block_id, keys, checked_margins(margins, len(keys))))
-                scored += len(keys)
+                part = _part(answer, len(keys))
+                block_id, kept = candidates.without(entry.block_id, part.problems)
+                if kept:
+                    fresh.append(ScoredRound(entry.text_key, block_id, kept, part.margins))
+                refused.pairs(entry, part.problems)
+                scored, refused_pairs = scored + len(kept), refused_pairs + len(keys) - len(kept)
             progress(Progress(STAGE, scored + refused_pairs, plan.pairs, "pairs"))
             if number % batch and number < len(work.rounds):
                 continue
@@ -169,10 +177,17 @@ def execute_rounds(
             rounds, pairs = (number - 1) % batch + 1, sum(len(entry.margins) for entry in fresh)
             books.enter(rounds, pairs, scored + refused_pairs, time.perf_counter() - clock)
             fresh, clock = [], time.perf_counter()
-    if refused:
-        warehouse.add_refused(run_id, STAGE, refused, more=True)
+    refused.keep(run_id)
     seconds = time.perf_counter() - started
     return RefreshOutcome(scored, plan.pairs_stored, refused_pairs, seconds, scored / seconds if scored else 0.0)
+
+
+def _part(answer: np.ndarray | Partly, count: int) -> Partly:
+    """What was found of a round of `count` candidates, checked: a margin for each that has no problem."""
+    part = answer if isinstance(answer, Partly) else Partly(answer, [None] * count)
+    if len(part.problems) != count:
+        raise WarehouseError(f"{count} candidates of a round came back as {len(part.problems)}; nothing was stored")
+    return part._replace(margins=checked_margins(part.margins, part.problems.count(None)))
 
 
 def _rounds_per_batch(batch_rounds: int, work: "_Work") -> int:
@@ -395,12 +410,16 @@ class _Books:
 
 
 class _Candidates:
-    """The text keys and texts of blocks, looked up once each."""
+    """The text keys and texts of blocks, looked up once each; `ids` are the candidates of a text key."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
         self._texts = dict(warehouse.rows("SELECT text_key, any_value(text) FROM catalog GROUP BY text_key"))
         self._known: dict[int, tuple[list[int], list[str]]] = {}
+        self._parts: dict[tuple[int, ...], int] = {}
+        self.ids: dict[int, list[str]] = defaultdict(list)
+        for key, candidate_id in warehouse.rows("SELECT text_key, candidate_id FROM catalog ORDER BY position"):
+            self.ids[key].append(candidate_id)
 
     def of(self, block_id: int) -> tuple[list[int], list[str]]:
         """Keys and texts of a block's candidates, in its order."""
@@ -413,3 +432,46 @@ class _Candidates:
             keys = [key for (key,) in rows]
             self._known[block_id] = keys, [self._texts[key] for key in keys]
         return self._known[block_id]
+
+    def without(self, block_id: int, problems: Sequence[str | None]) -> tuple[int, list[int]]:
+        """The block of those candidates of a block that have no problem, made where it is missing, and their keys."""
+        keys, _ = self.of(block_id)
+        if problems.count(None) == len(keys):
+            return block_id, keys
+        kept = tuple(key for key, problem in zip(keys, problems, strict=True) if problem is None)
+        if kept not in self._parts:
+            if len(self._parts) >= _MOST_BLOCKS:
+                self._parts.clear()
+            with self._warehouse.transaction() as connection:
+                (self._parts[kept],) = ensure_blocks(connection, [kept])
+        return self._parts[kept], list(kept)
+
+
+class _Refused:
+    """What the prompt refused, for `refused_rows`: whole rounds by their entities, else pairs, by source PAIRS."""
+
+    def __init__(self, warehouse: Warehouse, candidates: _Candidates) -> None:
+        self._warehouse, self._candidates = warehouse, candidates
+        self._rows: dict[str, list[tuple[str, str]]] = {STAGE: [], PAIRS: []}
+
+    def whole(self, entry: Round, reason: str) -> None:
+        """Note a round whose entity is refused."""
+        self._note(STAGE, entry, [reason])
+
+    def pairs(self, entry: Round, problems: Sequence[str | None]) -> None:
+        """Note the candidates of a round that have a problem; each pair is a row of its own."""
+        if any(problems):
+            keys, _ = self._candidates.of(entry.block_id)
+            found = [(key, problem) for key, problem in zip(keys, problems, strict=True) if problem is not None]
+            ids = self._candidates.ids
+            self._note(PAIRS, entry, [f"candidate {name!r}: {problem}" for key, problem in found for name in ids[key]])
+
+    def keep(self, run_id: str) -> None:
+        """Store what was noted."""
+        for source, rows in self._rows.items():
+            if rows:
+                self._warehouse.add_refused(run_id, source, rows, more=True)
+
+    def _note(self, source: str, entry: Round, reasons: list[str]) -> None:
+        ids = _entities_of(self._warehouse, entry.text_key)
+        self._rows[source] += [(entity_id, reason) for reason in reasons for entity_id in ids]

@@ -20,12 +20,13 @@ import numpy as np
 from semlabel.endpoints import request_headers
 from semlabel.errors import LabelerError
 from semlabel.labeler import KNOWN_PAIR_TOLERANCE
-from semlabel.manifest import Manifest, verify
+from semlabel.manifest import Manifest, read_manifest, verify
 from semlabel.prompt import Prompt, load_tokenizer
 
 _AGAIN = (408, 429, 500, 502, 503, 504)
 _ATTEMPTS = 6
 _SECONDS = 120.0
+_LOOK_PAUSE = 0.05
 
 
 class RemoteScorer:
@@ -41,16 +42,32 @@ class RemoteScorer:
 
         Raises LabelerError when it does not, or cannot be reached.
         """
-        manifest = verify(directory)
-        scorer = cls(url, manifest, Prompt(manifest.prompt.spec(), load_tokenizer(directory)), concurrency)
-        for pair in manifest.known_pairs:
-            (found,) = scorer.margins(scorer.prompt.query(pair.query).ids, [scorer.prompt.item(pair.candidate)])
-            if not abs(found - pair.margin) <= KNOWN_PAIR_TOLERANCE[manifest.precision]:
-                raise LabelerError(
-                    f"{url}: a known pair of labeler {manifest.digest[:12]} has margin {found:.4f} there and "
-                    f"{pair.margin:.4f} here; start the server with this labeler"
-                )
+        verify(directory)
+        scorer = cls.unproven(directory, url, concurrency)
+        if problem := scorer.other_margin():
+            raise LabelerError(f"{url}: {problem}; start the server with this labeler")
         return scorer
+
+    @classmethod
+    def unproven(cls, directory: Path, url: str, concurrency: int = 1, pause: float = 0.5) -> "RemoteScorer":
+        """For the labeler in a directory, whose weights are not looked at. Nothing is asked of the server."""
+        manifest = read_manifest(directory)
+        prompt = Prompt(manifest.prompt.spec(), load_tokenizer(directory))
+        return cls(url, manifest, prompt, concurrency, pause)
+
+    def other_margin(self) -> str | None:
+        """Which known pair has another margin there than it is stored with, in words; None where all have theirs.
+
+        Raises LabelerError when the server gives none.
+        """
+        for pair in self.manifest.known_pairs:
+            (found,) = self.margins(self.prompt.query(pair.query).ids, [self.prompt.item(pair.candidate)])
+            if not abs(found - pair.margin) <= KNOWN_PAIR_TOLERANCE[self.manifest.precision]:
+                return (
+                    f"a known pair of labeler {self.manifest.digest[:12]} has margin {found:.4f} there and "
+                    f"{pair.margin:.4f} here"
+                )
+        return None
 
     def margins(self, query: Sequence[int], items: Sequence[Sequence[int]]) -> np.ndarray:
         """Margins (len(items),) float32 in the order of `items`. Raises LabelerError for an answer that is not that."""
@@ -113,3 +130,17 @@ class RemoteScorer:
 def _after(error: urllib.error.HTTPError) -> float:
     told = error.headers.get("Retry-After", "")
     return min(float(told), _SECONDS) if told.isascii() and told.isdigit() else 0.0
+
+
+def ask_scorer(directory: Path, url: str) -> dict[str, Any]:
+    """What a server that scores for this labeler says, in the words of `endpoints.ask_endpoints`.
+
+    Its margins of the known pairs are all there is to ask: who speaks the score API alone has no digest to tell.
+    """
+    scorer = RemoteScorer.unproven(directory, url, pause=_LOOK_PAUSE)
+    try:
+        why = scorer.other_margin()
+    except LabelerError as error:
+        return {"name": scorer.url, "digest": None, "reachable": False, "why": str(error)}
+    digest = None if why else scorer.manifest.digest
+    return {"name": scorer.url, "digest": digest, "reachable": True, "why": why or ""}

@@ -33,11 +33,25 @@ class WantedRound(NamedTuple):
     batch: int = 0
 
 
-# Margins of a round, or why the prompt refuses one of its texts.
-Found = np.ndarray | PromptError
+class Partly(NamedTuple):
+    """What the prompt takes of a round: the margins of those candidates, in their order, and of every candidate of the
+    round why it is refused, None where it is not.
+    """
+
+    margins: np.ndarray
+    problems: Sequence[str | None]
+
+
+# Margins of a round, those of a part of it, or why the prompt refuses its entity.
+Found = np.ndarray | Partly | PromptError
 ScoreRound = Callable[[str, list[str]], np.ndarray]
 ScoreBatch = Callable[[Sequence[WantedRound]], Iterable[tuple[int, Found]]]
 ScoreRounds = Callable[[Iterable[WantedRound]], Iterable[tuple[Round, Found]]]
+
+
+def partly(margins: np.ndarray, problems: Sequence[str | None]) -> np.ndarray | Partly:
+    """Margins of the candidates without a problem, as what was found of their round."""
+    return margins if all(problem is None for problem in problems) else Partly(margins, problems)
 
 
 def one_by_one(score_round: ScoreRound) -> ScoreRounds:

@@ -30,14 +30,15 @@ from semlabel.models import (
     attention_layers,
     has_stateful_rope,
     module_refusal,
+    read_config,
     resolve_device,
     resolve_precision,
-    smallest_window,
     stock_attention,
     using_attention,
 )
 from semlabel.packing import Layout, pack, rounds
 from semlabel.prompt import Prompt, PromptSpec, load_tokenizer
+from semlabel.prompt_length import longest_prompt, refuse_too_long
 from semlabel.readout import Labels, probabilities_of, readout, vocabulary_of
 from semlabel.served_model import load_served, products
 
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 METHODS = ("mis", "prefix_cache", "independent")
 _CACHED_ITEMS_PER_FORWARD = 32
 _INDEPENDENT_TOKENS_PER_FORWARD = 2048
-_UNLIMITED = 2**31
 # Above this a round fills the processor by itself; below, as many as come to so many tokens share a forward.
 _SHORT, _TOKENS_TOGETHER = 512, 2048
 
@@ -97,7 +97,7 @@ class Scorer:
         }[method]
         embeddings: Any = model.get_input_embeddings()
         self._vocabulary = int(embeddings.num_embeddings)
-        self._longest = min(self._known_length(), self._proven_length())
+        self._longest = longest_prompt(model.config, method, prompt.spec.max_query_tokens)
 
     def __repr__(self) -> str:
         return f"Scorer({self.model.config.model_type}, {self.method}, {self.precision}, {self.model.device})"
@@ -117,12 +117,13 @@ class Scorer:
     ) -> "Scorer":
         """Model, tokenizer and prompt from one directory, self-checked.
 
-        Raises PromptError, ModelRefused or LabelerError, each naming what does not fit.
+        Raises PromptError, ModelRefused, LabelerError or SettingsError, each naming what does not fit.
         """
         device = resolve_device(device)
         precision = resolve_precision(precision, device)
         tokenizer = load_tokenizer(path)
         prompt = Prompt(prompt_spec, tokenizer)
+        refuse_too_long(read_config(path), prompt_spec, method, max_round_tokens)
         keep_freed_memory()
         model = load_served(path, precision, device, SPLIT if method in ("auto", "mis") else "stock")
         scorer = cls(model, tokenizer, prompt, method, items_per_round, precision, max_round_tokens, lanes)
@@ -271,22 +272,6 @@ class Scorer:
             logits = self.model(input_ids=self._tensor([list(prompt_ids)]), use_cache=False, **arguments).logits
         last = logits[0, -1].float()
         return float(last[self.prompt.yes_id] - last[self.prompt.no_id])
-
-    def _known_length(self) -> int:
-        """Tokens the model's positions were made for; dynamic-NTK RoPE is made to go past that."""
-        config = self.model.config.get_text_config()
-        return (
-            _UNLIMITED
-            if has_stateful_rope(config)
-            else int(getattr(config, "max_position_embeddings", None) or _UNLIMITED)
-        )
-
-    def _proven_length(self) -> int:
-        """Tokens up to which the packed attention's windows cannot bite, or are made to bite in the self-check."""
-        from semlabel.self_check import longest_query
-
-        window = smallest_window(self.model.config) if self.method == "mis" else None
-        return _UNLIMITED if window is None or longest_query(self) > window else window
 
     def _validate(self, query: Sequence[int], items: Sequence[Sequence[int]]) -> None:
         if not items:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from semlabel.errors import LabelerError, ModelRefused, PromptError
-from semlabel.models import has_experts, smallest_window
+from semlabel.models import has_experts
+from semlabel.prompt_length import longest_query
 
 if TYPE_CHECKING:
     from semlabel.scorer import Scorer
@@ -18,18 +19,9 @@ if TYPE_CHECKING:
 # Margins by two exact methods differ by rounding alone: about 1e-5 in fp32. In bf16 one rounding step of a logit
 # of 16 to 32 is 0.125, and the plain head rounds both logits.
 TOLERANCE = {"fp32": 1e-4, "bf16": 0.5}
-_LONGEST_WINDOW_CHECKED = 1024
-_BEYOND_WINDOW = 8
 _ENTITY = "Keeps the records of a small office, plans the work of others and answers the telephone. "
 _CANDIDATES = ("keep records", "repair machines of all kinds", "a", "teach other people", "sell")
 _LEAST_CANDIDATES = 2
-
-
-def longest_query(scorer: "Scorer") -> int:
-    """Tokens of the longest query the check uses: the prompt's limit, or past the window where that is affordable."""
-    window = smallest_window(scorer.model.config)
-    limit = scorer.prompt.spec.max_query_tokens
-    return max(limit, window + _BEYOND_WINDOW) if window and window <= _LONGEST_WINDOW_CHECKED else limit
 
 
 def check(scorer: "Scorer") -> float:
@@ -52,8 +44,11 @@ def check(scorer: "Scorer") -> float:
     _check_one_start(scorer, query.ids, items)
     short, together = _compare(scorer, query.ids, items)
     _check_neighbours(scorer, query.ids, items, together)
-    while len(long_ids) < longest_query(scorer):
-        long_ids = [*long_ids, *long_ids[-(longest_query(scorer) - len(long_ids)) :]]
+    # Up to the longest prompt that is ever scored: a window that reaches past it never bites.
+    room = scorer.longest_prompt - max(map(len, items[:2]))
+    longest = min(longest_query(scorer.model.config, prompt.spec.max_query_tokens), room)
+    while len(long_ids) < longest:
+        long_ids = [*long_ids, *long_ids[-(longest - len(long_ids)) :]]
     long, _ = _compare(scorer, long_ids, items[:2])
     return max(short, long)
 

@@ -22,6 +22,7 @@ from pydantic import (
 from semlabel.errors import SettingsError
 from semlabel.paths import Paths
 from semlabel.settings_alerts import Alerts
+from semlabel.settings_cron import check_cron
 from semlabel.settings_file import environment_overrides, merge, read_merged
 from semlabel.settings_section import (
     Count,
@@ -267,9 +268,10 @@ class Scoring(Section):
     """How margins are computed. `max_pairs` caps the pairs of one run (0: no cap), `threads` 0 leaves it to torch.
     `lanes` are the forwards at work at once on a CPU, each with its share of the threads (0: one for each of them).
 
-    `backend` "http" scores the rounds of the predictions through `http_url`, `http_concurrency` requests at once;
-    "ray" on up to `ray_scorers` actors of the Ray at `address` ("local": one started for the run, "auto": the running
-    one, or HOST:PORT), each with `ray_cpus` and `ray_gpus`.
+    `backend` "http" scores the rounds of the predictions through `http_url`, `http_concurrency` requests at once, and
+    leaves checkpoints and held-out splits to this machine; "ray" scores on up to `ray_scorers` actors of the Ray at
+    `address` ("local": one started for the run, "auto": the running one, or HOST:PORT), each with `ray_cpus` and
+    `ray_gpus`.
     """
 
     items_per_round: Positive = 200
@@ -381,15 +383,14 @@ class Schedule(Section):
     cron: str = "0 4 * * *"
     timezone: str = "UTC"
     enabled: bool = True
-    freshness_hours: Annotated[float, Field(gt=0)] = 26.0
+    freshness_hours: Annotated[float, Field(ge=0.1, le=100_000)] = 26.0
     on_source_changes: bool = False
     source_change_pairs: Count = 1_000_000
 
     @field_validator("cron")
     @classmethod
-    def _five_fields(cls, cron: str) -> str:
-        if len(cron.split()) != 5:
-            raise ValueError(f"has {len(cron.split())} fields; expected five: minute hour day month weekday")
+    def _comes_due(cls, cron: str) -> str:
+        check_cron(cron)
         return cron
 
     @field_validator("timezone")

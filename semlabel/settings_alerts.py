@@ -11,6 +11,9 @@ from pydantic import Field, field_validator, model_validator
 from semlabel.settings_section import NonEmpty, Section, WebAddress
 from semlabel.settings_words import nearest
 
+# Whom Dagster takes for an owner; it refuses others with a traceback.
+_OWNER = re.compile(r"team:.+|[A-Za-z0-9_][A-Za-z0-9._%+-]*@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}")
+
 
 class Route(Section):
     """Where some alerts go: those of `assets`, `gates`, `severities` and `owners` (empty: whichever) to `urls`.
@@ -76,6 +79,14 @@ class Alerts(Section):
     @classmethod
     def _only_a_variable(cls, url: str | None) -> str | None:
         return url if url is None else _named_variables([url])[0]
+
+    @field_validator("owners")
+    @classmethod
+    def _people_or_teams(cls, owners: dict[str, str]) -> dict[str, str]:
+        for asset, owner in owners.items():
+            if not _OWNER.fullmatch(owner):
+                raise ValueError(f'has "{owner}" for {asset}; expected team:NAME or an e-mail address')
+        return owners
 
     @property
     def channels(self) -> list[str]:

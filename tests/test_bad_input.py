@@ -319,6 +319,13 @@ def test_a_model_that_cannot_be_masked_is_named_before_training(command, project
     one_error(command, arguments("check", labeler), 2, f"{kind} .*training packs rounds .* name another")
 
 
+def test_limits_that_the_model_cannot_hold_are_named_before_training(command, project, labeler, tmp_path):
+    save_tiny(tmp_path / "other", max_position_embeddings=200)
+    edit("pipeline.toml", '"../base"', '"../other"')
+    said = "max_query_tokens = 128 and max_item_tokens = 96 .* at most 200; lower them to 200 together"
+    one_error(command, arguments("check", labeler), 2, said)
+
+
 def test_a_model_that_is_not_there_is_one_line(command, project, labeler):
     edit("pipeline.toml", '"../base"', '"./nowhere"')
     for name in ("check", "run"):

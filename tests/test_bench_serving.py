@@ -164,6 +164,12 @@ def test_an_interrupted_run_keeps_every_rate_and_goes_on_to_the_same_end(monkeyp
     assert run(monkeypatch, labeler, tmp_path / "parts")["records"] == whole["records"]
 
 
+def test_a_link_is_measured_as_what_it_pointed_to_when_the_run_began(monkeypatch, labeler, tmp_path):
+    (tmp_path / "current").symlink_to(labeler)
+    document = run(monkeypatch, tmp_path / "current", tmp_path / "out")
+    assert document["complete"] and document["model"] == str(tmp_path / "current")
+
+
 def test_a_request_that_is_not_even_answered_alone_is_told_and_ends_no_measurement(monkeypatch, labeler):
     class TooLate(grpc.RpcError):
         def code(self):
@@ -201,6 +207,7 @@ def run(monkeypatch, labeler, out, stop_after=None):
 
     class Pretended:
         def __init__(self, labeler, device, threads, workers, other=None):
+            assert not labeler.is_symlink()  # a server would follow it to what is promoted meanwhile
             self.other = other
 
         def __enter__(self):

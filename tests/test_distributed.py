@@ -4,6 +4,7 @@ import builtins
 import importlib.util
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,11 +34,12 @@ from semlabel.distributed.plan_rounds import config_of, plan_scorer
 from semlabel.distributed.prepare import prepare_rounds
 from semlabel.distributed.runtime import RaySession, require_ray
 from semlabel.distributed.schemas import ENTITIES, PAIRS, PREPARED, table
-from semlabel.distributed.score import Score
+from semlabel.distributed.score import Score, load_scorer
 from semlabel.distributed.tokenise import Tokenise
 from semlabel.distributed.unpack import Decision, unpack_entities, unpack_pairs
-from semlabel.errors import DistributedError, LabelerError, WarehouseError
-from semlabel.labeler import Labeler
+from semlabel.errors import DistributedError, LabelerError, PromptError, WarehouseError
+from semlabel.labeler import CURRENT, Labeler, switch_current
+from semlabel.round_stream import Round, WantedRound
 from semlabel.settings import Scoring
 from tests.cli_settings import smallest
 from tests.pipeline_fixtures import published, run
@@ -54,6 +56,14 @@ def labeler_dir(tmp_path_factory):
     return make_labelers(tmp_path_factory.mktemp("labelers"))[0]
 
 
+@pytest.fixture
+def promoted(tmp_path):
+    """The link to the promoted labeler, that labeler, and another one that may be promoted: other weights."""
+    first, second = (make_labelers(tmp_path, seed=seed)[0] for seed in (0, 1))
+    switch_current(first.parent, first.name)
+    return first.parent / CURRENT, first, second
+
+
 @pytest.fixture(scope="module")
 def ending():
     """What ends this process before there is Ray; not as at import, for another test's Dagster may have changed it."""
@@ -68,6 +78,10 @@ def local_ray(ending):
 
 def entities(count=40):
     return pa.table({"entity_id": [f"e{n}" for n in range(count)], "text": [f"plans work {n}" for n in range(count)]})
+
+
+def loaded(directory):
+    return Labeler.load(directory, device="cpu", self_check=False)
 
 
 def scorer_processes():
@@ -199,11 +213,49 @@ def test_a_round_that_is_lost_or_comes_twice_ends_the_refresh_naming_a_pair(tmp_
         ({"labeler": "d", "catalog": {}}, "catalog is empty"),
         ({"labeler": "d", "scorers": {"min": 3, "max": 2}}, "min must not exceed max"),
         ({"labeler": "d", "scorer": {}}, "Extra inputs"),
+        ({"model": "m", "prompt": SPEC, "digest": "0" * 64}, "digest goes with labeler"),
     ],
 )
 def test_a_config_that_contradicts_itself_is_refused(fields, reason):
     with pytest.raises(ValueError, match=reason):
         MisConfig(**fields)
+
+
+def test_a_config_keeps_the_labeler_that_was_promoted_when_it_was_made(promoted):
+    current, first, second = promoted
+    config = MisConfig(labeler=current, **SMALL)
+    switch_current(current.parent, second.name)
+    assert (config.path, config.manifest.digest) == (str(first), first.name)
+    assert load_scorer(config.for_actors()).margins([5], [[7]]) == loaded(first).scorer.margins([5], [[7]])
+    assert MisConfig(labeler=current).manifest.digest == second.name
+    with pytest.raises(LabelerError, match=f"holds labeler {second.name[:12]} on this node, the job is one of"):
+        _ = MisConfig(labeler=current, digest=first.name).manifest
+
+
+def test_a_link_that_leads_nowhere_is_one_line(tmp_path):
+    (tmp_path / "gone").symlink_to("nowhere")
+    (tmp_path / "round").symlink_to("round")
+    for name in ("gone", "round"):
+        with pytest.raises(LabelerError, match=name):
+            _ = MisConfig(labeler=tmp_path / name).manifest
+
+
+def test_a_plain_model_behind_a_link_stays_the_one_it_was(labeler_dir, tmp_path):
+    (tmp_path / "link").symlink_to(labeler_dir)
+    assert MisConfig(model=str(tmp_path / "link"), prompt=SPEC).path == str(labeler_dir)
+
+
+@pytest.mark.parametrize("actor", [Tokenise, Score])
+def test_an_actor_that_finds_another_labeler_under_the_path_does_not_start(promoted, tmp_path, actor):
+    _, first, second = promoted
+    shared = tmp_path / "shared"
+    shutil.copytree(first, shared)
+    told = MisConfig(labeler=shared, **SMALL).for_actors()
+    assert actor(told) is not None
+    shutil.rmtree(shared)
+    shutil.copytree(second, shared)
+    with pytest.raises(LabelerError, match="give every node the same directory"):
+        actor(told)
 
 
 def test_a_bad_row_keeps_its_pairs_and_their_reason_beside_good_ones(labeler_dir):
@@ -300,6 +352,36 @@ def test_a_killed_actor_loses_and_doubles_nothing_and_margins_are_the_local_ones
 def test_a_directory_that_is_no_labeler_is_one_line(tmp_path):
     with pytest.raises(LabelerError, match="not a labeler directory"):
         plan_scorer(config_of(Scoring(backend="ray"), tmp_path, "cpu"))
+
+
+def test_a_promotion_before_the_actors_start_changes_nothing_of_a_job(local_ray, promoted):
+    current, first, second = promoted
+    settings = {"scorers": Pool(cpus=0.5), "exactly_once": False} | SMALL
+    process = build_mis_processor(MisConfig(labeler=current, catalog=CATALOG, **settings))
+    lazy = process(local_ray.data.from_arrow(entities(3)))
+    switch_current(current.parent, second.name)
+    found = {(row["entity_id"], row["candidate_id"]): row["margin"] for row in lazy.take_all()}
+    expected, other = (
+        {
+            (row["entity_id"], candidate_id): margin
+            for row in entities(3).to_pylist()
+            for candidate_id, margin in zip(CATALOG, labeler.score(row["text"], list(CATALOG.values())), strict=True)
+        }
+        for labeler in map(loaded, (first, second))
+    )
+    assert found == pytest.approx(expected, abs=1e-4)
+    assert found != pytest.approx(other, abs=1e-2)
+
+
+def test_a_candidate_that_the_prompt_refuses_takes_no_other_out_of_a_plans_round(local_ray, labeler_dir):
+    config = config_of(Scoring(backend="ray", threads=1, ray_cpus=0.5), labeler_dir, "cpu")
+    texts = ["keep records", "sell " * 99, "teach people"]
+    wanted = [WantedRound(Round(0, 0), "plans work", [7, 8, 9], texts), WantedRound(Round(1, 0), " ", [7], texts[:1])]
+    found = dict(plan_scorer(config)(wanted))
+    part = found[Round(0, 0)]
+    assert [problem is None for problem in part.problems] == [True, False, True]
+    assert part.margins == pytest.approx(loaded(labeler_dir).score("plans work", [texts[0], texts[2]]), abs=1e-4)
+    assert isinstance(found[Round(1, 0)], PromptError)
 
 
 class DriverKilled(Exception):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from semlabel import refresh
 from semlabel.errors import PromptError, WarehouseError
-from semlabel.round_stream import by_batches
+from semlabel.round_stream import Partly, by_batches, partly
 from tests.storage import Project, Scorer, margin
 
 
@@ -417,6 +417,53 @@ def test_a_round_that_the_prompt_refuses_does_not_stop_the_others(project):
     assert {entity for entity, _ in project.warehouse.coverage().missing} == {"e2"}
     assert project.plan().pairs == 5
     assert project.refresh().pairs_scored == 5
+
+
+def test_a_candidate_that_the_prompt_refuses_takes_no_other_out_of_its_round(project):
+    picky = PickyAboutCandidates("candidate 1")
+    with pytest.raises(RuntimeError):
+        refresh.execute_rounds(
+            project.plan(items=3), project.warehouse, project.operations, picky.failing_after(3), "run", batch_rounds=1
+        )
+    outcome = refresh.execute_rounds(project.plan(items=3), project.warehouse, project.operations, picky, "again")
+    assert (outcome.pairs_scored + outcome.pairs_reused, outcome.pairs_refused) == (12, 3)
+    rows = project.warehouse.rows("SELECT DISTINCT source, row_id, reason FROM refused_rows WHERE run_id = 'again'")
+    reason = "candidate 'c1': it is too long"
+    assert sorted(rows) == [("scoring pairs", entity_id, reason) for entity_id in ("e1", "e2", "e3")]
+    assert {candidate for _, candidate in project.warehouse.coverage().missing} == {"c1"}
+    texts = {**project.ENTITIES, **project.CATALOG}
+    for row in project.predictions().itertuples():
+        assert row.margin == margin(texts[row.entity_id], texts[row.candidate_id])
+    assert project.plan().pairs == 3
+    assert project.refresh().pairs_scored == 3 and project.warehouse.coverage().missing == []
+
+
+def test_a_round_that_comes_back_with_other_candidates_than_it_had_is_not_stored(project):
+    def short(wanted):
+        for one in wanted:
+            yield one.entry, Partly(np.zeros(1, np.float32), [None, "too long"])
+
+    with pytest.raises(WarehouseError, match="3 candidates of a round came back as 2"):
+        refresh.execute_rounds(project.plan(items=3), project.warehouse, project.operations, short, "run")
+    assert project.warehouse.rows("SELECT * FROM scores") == []
+
+
+class PickyAboutCandidates:
+    """Scores the rounds of a plan but for one candidate text."""
+
+    def __init__(self, refused, fails_after=None):
+        self.refused, self.fails_after = refused, fails_after
+
+    def failing_after(self, rounds):
+        return PickyAboutCandidates(self.refused, rounds)
+
+    def __call__(self, wanted):
+        for number, one in enumerate(wanted):
+            if number == self.fails_after:
+                raise RuntimeError("killed")
+            problems = ["it is too long" if text == self.refused else None for text in one.candidate_texts]
+            good = [text for text, problem in zip(one.candidate_texts, problems, strict=True) if problem is None]
+            yield one.entry, partly(Scorer()(one.entity_text, good), problems)
 
 
 @pytest.mark.parametrize("wrong", [np.zeros(3, np.float32), np.full(2, np.nan, np.float32), np.zeros(2), None])

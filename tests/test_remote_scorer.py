@@ -11,7 +11,7 @@ import pytest
 from semlabel.errors import LabelerError
 from semlabel.labeler import Labeler
 from semlabel.manifest import read_manifest
-from semlabel.remote_scorer import RemoteScorer
+from semlabel.remote_scorer import RemoteScorer, ask_scorer
 from semlabel.serving.pointer import Pointer
 from tests.serving_fixtures import QUERY, make_labelers, running, until_ready
 
@@ -35,6 +35,21 @@ def test_margins_through_a_server_are_the_local_ones(labeler_dir, tmp_path):
         edited = read_manifest(labeler_dir).model_copy(update={"digest": "f" * 64})
         with pytest.raises(LabelerError, match="409"):
             RemoteScorer(remote.url.removesuffix("/v1/score"), edited, remote.prompt).margins(query, items)
+
+
+def test_a_server_that_scores_is_asked_what_it_scores_with(labeler_dir, tmp_path):
+    manifest = read_manifest(labeler_dir)
+    with running(Pointer(labeler=labeler_dir), tmp_path) as server:
+        until_ready(server)
+        told = ask_scorer(labeler_dir, f"http://127.0.0.1:{server.http}")
+    assert (told["reachable"], told["digest"], told["why"]) == (True, manifest.digest, "")
+    assert told["name"].endswith("/v1/score")
+    with saying((200, {"scores": [[0.5, 0.5]]})) as (url, _):
+        told = ask_scorer(labeler_dir, url)
+    assert (told["reachable"], told["digest"]) == (True, None) and "known pair" in told["why"]
+    with saying((409, {"error": "another labeler"})) as (url, asked):
+        told = ask_scorer(labeler_dir, url)
+    assert (told["reachable"], told["digest"], len(asked)) == (False, None, 1) and "HTTP 409" in told["why"]
 
 
 @contextmanager

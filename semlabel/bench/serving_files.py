@@ -37,7 +37,8 @@ def run(
         output.write(out, NAME, document, markdown(document), drawn[-1][1])
 
     records = Records(document["records"], write)
-    serving.measure(Path(subject.path), plan, device, document["environment"]["threads"], records, progress)
+    # Not the link it may be: the server would follow it to what is promoted meanwhile.
+    serving.measure(Path(subject.path).resolve(), plan, device, document["environment"]["threads"], records, progress)
     document["complete"] = True
     write()
     return document

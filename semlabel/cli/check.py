@@ -81,18 +81,23 @@ def check(
 
 
 def _refuse_unfit(settings: "Settings") -> None:
-    """Raise ModelRefused or PromptError for what training would refuse, as far as the base model is on this disk."""
-    base = Path(settings.model.base)
+    """Raise ModelRefused, PromptError or SettingsError for what training would refuse, as far as the base model is on
+    this disk.
+    """
+    from semlabel.prompt import Prompt, PromptSpec, load_tokenizer
+
+    base, spec = Path(settings.model.base), PromptSpec.from_settings(settings.prompt)
     if (base / "config.json").is_file():
         from semlabel.models import TRAINING, read_config, refusal
+        from semlabel.prompt_length import refuse_too_long
 
-        problem = refusal(read_config(base), TRAINING)
+        config = read_config(base)
+        problem = refusal(config, TRAINING)
         if problem is not None:
             raise ModelRefused(f"{base}: {problem}")
+        refuse_too_long(config, spec, settings.scoring.method, settings.scoring.max_round_tokens)
     if (base / "tokenizer.json").is_file():
-        from semlabel.prompt import Prompt, PromptSpec, load_tokenizer
-
-        Prompt(PromptSpec.from_settings(settings.prompt), load_tokenizer(base))
+        Prompt(spec, load_tokenizer(base))
 
 
 def _document(

@@ -24,7 +24,7 @@ class SharedCatalog:
     @classmethod
     def tokenised(cls, ids: Sequence[str], texts: Sequence[str], prompt: Prompt) -> "SharedCatalog":
         """The catalog through the one tokenisation; a candidate that the prompt refuses keeps its place."""
-        items, problems = items_of(prompt, texts)
+        items, problems = prompt.items_or_problems(texts)
         tokens = np.fromiter((token for item in items for token in item), dtype=np.int32)
         return cls(list(ids), problems, tokens, np.cumsum([len(item) for item in items], dtype=np.int64))
 
@@ -33,10 +33,3 @@ class SharedCatalog:
         start = int(self.ends[position - 1]) if position else 0
         item: list[int] = self.tokens[start : int(self.ends[position])].tolist()
         return item
-
-
-def items_of(prompt: Prompt, texts: Sequence[str]) -> tuple[list[list[int]], list[str | None]]:
-    """The items of these candidate texts, empty where there is a problem, and the problems."""
-    problems = prompt.item_problems(texts)
-    good = iter(prompt.items([text for text, problem in zip(texts, problems, strict=True) if problem is None]))
-    return [[] if problem else next(good) for problem in problems], problems

@@ -20,7 +20,7 @@ from semlabel.distributed.runtime import RaySession, RaySettings, cause_of, ray_
 from semlabel.distributed.schemas import PREPARED, table
 from semlabel.errors import PromptError, SemlabelError
 from semlabel.prompt import Prompt, load_tokenizer
-from semlabel.round_stream import Found, Round, ScoreRounds, WantedRound
+from semlabel.round_stream import Found, Round, ScoreRounds, WantedRound, partly
 from semlabel.settings import Scoring
 
 _TOKENIZER_CPUS = 0.5
@@ -83,6 +83,9 @@ def plan_scorer(config: MisConfig) -> ScoreRounds:
 
 
 def _found(row: dict[str, Any]) -> Found:
-    """The margins of a round, or why the prompt refused it: one candidate that it refuses is enough, as here."""
-    reason = row["error"] or next((problem for problem in row["problems"] if problem is not None), None)
-    return PromptError(reason) if reason else np.array(row["margins"], dtype=np.float32)
+    """The margins of a round, and why the prompt refused some of its candidates or the whole of it."""
+    if row["error"]:
+        return PromptError(row["error"])
+    pairs = zip(row["margins"], row["problems"], strict=True)
+    margins = np.array([margin for margin, problem in pairs if problem is None], dtype=np.float32)
+    return partly(margins, row["problems"])

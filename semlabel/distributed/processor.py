@@ -69,8 +69,7 @@ def build_mis_processor(
 
 def score_stages(config: MisConfig, rounds: "Dataset", catalog: Any) -> "Dataset":
     """Prepared rounds to scored rounds, through the two actor pools."""
-    # Actors get the catalog from the object store, not with their config.
-    config = config.model_copy(update={"catalog": None})
+    config = config.for_actors()
     tokenised = rounds.map_batches(
         Tokenise, fn_constructor_kwargs={"config": config}, **_actors(config, config.tokenizers)
     )

@@ -70,7 +70,7 @@ class Score:
 
 
 def load_scorer(config: MisConfig) -> "Scorer":
-    """The scorer of a config, self-checked; a labeler's known pairs too."""
+    """The scorer of a config, self-checked; a labeler's known pairs and its digest too."""
     import torch
 
     from semlabel.labeler import Labeler
@@ -80,7 +80,9 @@ def load_scorer(config: MisConfig) -> "Scorer":
         torch.set_num_threads(config.threads)
     limits: dict[str, Any] = {"items_per_round": config.items_per_round, "max_round_tokens": config.max_round_tokens}
     if config.labeler is not None:
-        return Labeler.load(config.path, device=config.device, method=config.method, **limits).scorer
+        labeler = Labeler.load(config.path, device=config.device, method=config.method, **limits)
+        config.refuse_other(labeler.manifest)
+        return labeler.scorer
     return Scorer.load(config.path, config.spec, config.precision, config.device, config.method, **limits)
 
 

@@ -10,19 +10,23 @@ from typing import Any
 import pyarrow as pa
 
 from semlabel.distributed.accounting import same_rounds
-from semlabel.distributed.catalog import items_of
 from semlabel.distributed.config import MisConfig
 from semlabel.distributed.schemas import TOKENISED, table
 from semlabel.errors import PromptError
+from semlabel.manifest import read_manifest
 from semlabel.prompt import Prompt, load_tokenizer
 
 _PASSED_ON = ("entity_id", "round", "candidate_ids", "positions", "error")
 
 
 class Tokenise:
-    """An actor with a tokenizer. Raises PromptError, when it starts, for a prompt that does not fit it."""
+    """An actor with a tokenizer. Raises, when it starts, PromptError for a prompt that does not fit it and LabelerError
+    for another labeler than the job's.
+    """
 
     def __init__(self, config: MisConfig) -> None:
+        if config.labeler is not None:
+            config.refuse_other(read_manifest(config.labeler))
         self._prompt = Prompt(config.spec, load_tokenizer(config.path))
 
     def __call__(self, batch: pa.Table) -> pa.Table:
@@ -33,7 +37,8 @@ class Tokenise:
     def _tokenised(self, row: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {column: row[column] for column in _PASSED_ON}
         if row["candidate_texts"] is not None:
-            found["items"], found["problems"] = items_of(self._prompt, [text or "" for text in row["candidate_texts"]])
+            texts = [text or "" for text in row["candidate_texts"]]
+            found["items"], found["problems"] = self._prompt.items_or_problems(texts)
         if found["error"] is None:
             try:
                 query = self._prompt.query(row["text"] or "")
