@@ -225,6 +225,18 @@ def test_a_run_killed_before_dagster_heard_of_it_is_told(daemon):
     assert daemon.told() == [("failed", said)]
 
 
+def test_a_run_whose_process_was_killed_is_ended_by_the_daemon_and_told(daemon):
+    run = daemon.instance.create_run_for_job(one_asset().resolve_job_def(NIGHT), status="STARTED")
+    daemon.operations.start_run(run.run_id, NIGHT)
+    assert daemon.looks() == "no run ended"
+    die(daemon)
+    assert daemon.looks() == f"closed {run.run_id[:8]}"
+    assert daemon.instance.get_run_by_id(run.run_id).status.value == "FAILURE"
+    assert daemon.operations.run(run.run_id)["status"] == "FAILURE"
+    assert daemon.told() == [("failed", f"{NIGHT} failed: its process died: the next run goes on with its work")]
+    assert (daemon.project.settings.get().paths.reports / f"{run.run_id}.html").exists()
+
+
 def test_the_sensor_of_failures_runs_by_itself_and_finds_what_failed_since_it_last_looked(daemon):
     assert run_failures.default_status == dg.DefaultSensorStatus.RUNNING
     cursor, resources = None, {"project": daemon.project}
