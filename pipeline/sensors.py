@@ -24,11 +24,11 @@ _DELIVERING_SECONDS = 30.0
     name="run_endings",
     minimum_interval_seconds=_SECONDS,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Notes in ops.sqlite how runs ended that were not started by `semlabel run`, ends those whose process was "
-    "killed, and writes their reports.",
+    description="Notes in ops.sqlite how runs ended that were not started by `semlabel run`, ends those whose process "
+    "was killed, and writes their reports.",
 )
 def run_endings(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.SkipReason:
-    """Close the started runs of `ops.sqlite` that Dagster knows to be over, then those that nobody will end any more."""
+    """Close the started runs of `ops.sqlite` that Dagster knows to be over, then those whose process died."""
     from semlabel.cli.execution import reap
     from semlabel.html_report import complete_report
 
@@ -69,7 +69,6 @@ def _close(project: ProjectResource, instance: dg.DagsterInstance, run: dg.Dagst
     """Note how a run ended that is over, unless that is done; whether it was done here."""
     from semlabel.cli.endings import COMMAND_TAG, recorded_ending
     from semlabel.html_report import complete_report
-    from semlabel.leases import ProcessIdentity
 
     operations = project.operations.get()
     row = operations.run(run.run_id)
@@ -77,7 +76,7 @@ def _close(project: ProjectResource, instance: dg.DagsterInstance, run: dg.Dagst
         operations.start_run(run.run_id, run.job_name)
     elif row["status"] != "STARTED":
         return False
-    elif COMMAND_TAG in run.tags and not ProcessIdentity.of_row(row).proven_dead():
+    elif COMMAND_TAG in run.tags and run.run_id not in {dead["run_id"] for dead in operations.dead_runs(watched=False)}:
         # It is about to note its end, and knows better than Dagster whether somebody interrupted it.
         return False
     operations.finish_run(run.run_id, run.status.value, ending=recorded_ending(instance, run))

@@ -9,12 +9,14 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from semlabel.cli import reaper
+from semlabel import processes
+from semlabel.cli import reaper, run_command
 from semlabel.cli.code_location import open_instance, read_workspace
 from semlabel.cli.reaper import Reaper
 from semlabel.operations import Operations
 from semlabel.settings import load_settings
 from tests.cli_settings import smallest
+from tests.pipeline_fixtures import make_project
 from tests.receivers import web_receiver
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -142,6 +144,22 @@ def test_a_run_that_waits_already_gets_the_place_of_one_that_is_killed_meanwhile
     pytest.fail("the place stayed taken")
 
 
+def test_a_run_killed_in_another_container_is_closed_when_it_has_been_silent(deployment, monkeypatch):
+    monkeypatch.setattr(processes, "HEARTBEAT_SECONDS", 0.05)
+    run_id = deployment.hold("urgency", alive=True)
+    before = "2026-01-01T00:00:00.000000+00:00"
+    with deployment.operations("urgency").file.transaction() as connection:
+        elsewhere = "pid_namespace = 'another', host = '1f0a2b3c4d5e'"
+        connection.execute(f"UPDATE runs SET {elsewhere}, started_at = ?", (before,))
+    deployment.reaper("topics").close_killed()
+    assert deployment.holder() == run_id  # its last sign of life is of this minute
+    with deployment.operations("urgency").file.transaction() as connection:
+        connection.execute("UPDATE runs SET heartbeat = ?", (before,))
+    deployment.reaper("topics").close_killed()
+    assert deployment.holder() is None and deployment.status(run_id) == "FAILURE"
+    assert deployment.told("urgency") == [DIED]
+
+
 def test_a_look_that_fails_is_not_the_last_one(deployment, monkeypatch, capsys):
     monkeypatch.setattr(reaper, "LOOK_SECONDS", 0.02)
     looks = []
@@ -193,9 +211,6 @@ def test_another_environment_has_a_dagster_home_of_its_own_and_is_left_alone(dep
 
 
 def test_a_run_looks_before_it_begins_and_while_it_is_at_work(tmp_path, monkeypatch):
-    from semlabel.cli import run_command
-    from tests.pipeline_fixtures import make_project
-
     calls = []
     monkeypatch.setattr(Reaper, "close_killed", lambda self: calls.append("before"))
     monkeypatch.setattr(Reaper, "while_at_work", lambda self: Beside(calls))

@@ -205,7 +205,7 @@ def borrowed(instance):
 
 def die(daemon):
     with daemon.operations.file.transaction() as connection:
-        connection.execute("UPDATE runs SET boot_id = 'another boot'")
+        connection.execute("UPDATE runs SET process_start = '12345'")
 
 
 def test_a_night_that_ended_well_before_anybody_noted_it_is_not_taken_for_a_killed_one(daemon):

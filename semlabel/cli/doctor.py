@@ -157,7 +157,7 @@ def _operations(settings: "Settings") -> str:
     damage = operations.file.first("PRAGMA quick_check")
     if damage is None or "ok" not in damage.values():
         raise SemlabelError(f"{settings.paths.ops}: damaged ({damage}); move it away, gates will be evaluated again")
-    dead = len(operations.dead_runs())
+    dead = len(operations.dead_runs(watched=False))
     note = f"; {dead} killed run(s) will be closed by the next `semlabel run`" if dead else ""
     return f"{len(operations.runs(limit=1_000_000)):,} runs{note}"
 

@@ -175,7 +175,7 @@ def close_run(instance: "DagsterInstance", run_id: str, why: str) -> None:
 
 
 def reap(operations: "Operations", open_instance: "Callable[[], AbstractContextManager[DagsterInstance]]") -> list[str]:
-    """Close the runs whose process is proven dead; their pool slots would be held for ever. Returns the ids of those
+    """Close the runs whose process is dead; their pool slots would be held for ever. Returns the ids of those
     that were killed: a run of the daemon may have ended well, and nobody noted it yet.
     """
     gone, killed = operations.dead_runs(), []

@@ -1,4 +1,4 @@
-"""Closing runs whose process was killed: of every labeler that shares this Dagster home, and as long as a run is at work.
+"""Closing runs whose process was killed: of every labeler that shares this Dagster home, while a run is at work too.
 
 A killed run keeps its place in Dagster's pools, where the runs of all labelers of a deployment wait for each other
 without end. So a run looks at the `ops.sqlite` of each of them before it begins, and again every minute: the one it
@@ -69,7 +69,7 @@ class Reaper:
         operations = Operations(ops, timedelta(hours=theirs.alerts.repeat_hours) if theirs else REPEAT_AFTER)
         killed = reap(operations, open_instance)
         for run_id in killed:
-            say(f"run {run_id[:8]} in {ops.parent} was killed; it is closed now, and the next run there goes on with it")
+            say(f"run {run_id[:8]} in {ops.parent} was killed; it is closed now, and its next run goes on with it")
         if killed and theirs is not None:
             tell(theirs, operations)
         elif killed:

@@ -172,8 +172,12 @@ def _execute(
     try:
         with quiet(log) as (stream, terminal), code_location.open_instance() as instance:
             watch = Watch(lambda: operations.progress_of(run_id))
-            # The run may wait for another one that is killed meanwhile.
-            with live(watch, stream, terminal), Reaper(settings, operations, location).while_at_work():
+            with (
+                live(watch, stream, terminal),
+                operations.at_work(run_id),
+                # It may wait for another one that is killed meanwhile.
+                Reaper(settings, operations, location).while_at_work(),
+            ):
                 outcome = execution.execute(
                     selection, location, instance, run_id, log, watch.event, entities_limit=entities_limit
                 )
