@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+from pydantic import PrivateAttr
 
 from resources.operations import OperationsResource
 from resources.scorer import ScorerResource
@@ -20,6 +21,7 @@ from resources.warehouse import WarehouseResource
 if TYPE_CHECKING:
     from semlabel.operations import Operations
     from semlabel.progress import Progress
+    from semlabel.repeated import Repeated
     from semlabel.scorer import Scorer
     from semlabel.settings import Settings
     from semlabel.warehouse import Warehouse
@@ -140,15 +142,24 @@ class ProjectResource(dg.ConfigurableResource):
     operations: OperationsResource
     warehouse: WarehouseResource
     scorers: ScorerResource
+    _heart: "Repeated | None" = PrivateAttr(default=None)
+
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        """The run is over, so it gives no signs of life any more."""
+        if self._heart is not None:
+            self._heart.stop()
+            self._heart = None
 
     def step(self, context: Any) -> Step:
-        """The running step of an asset or a check; its run is noted in `ops.sqlite`."""
+        """The running step of an asset or a check; from then on its run is at work in `ops.sqlite`."""
         from semlabel.privacy import keep_fonts
 
         operations = self.operations.get()
         keep_fonts(self.settings.get().paths.temporary)
         run = context.run
         operations.start_run(run.run_id, run.job_name)
+        if self._heart is None:
+            self._heart = operations.at_work(run.run_id)
         made = context.job_def.asset_layer.executable_asset_keys
         return Step(
             run_id=run.run_id,

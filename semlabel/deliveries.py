@@ -17,14 +17,14 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
-from semlabel.leases import ProcessIdentity
 from semlabel.operations_schema import OperationsFile, now_utc
+from semlabel.processes import ProcessIdentity
 
 FIRST_WAIT = timedelta(seconds=30)
 LONGEST_WAIT = timedelta(hours=1)
 GIVE_UP_AFTER = timedelta(days=7)
 LISTED_FOR = timedelta(days=30)
-# Longer than any send takes: on another host a dead sender cannot be told from a slow one.
+# Longer than any send takes: one that cannot be seen from here may be dead or slow.
 CLAIM_ENDS_AFTER = timedelta(minutes=10)
 # After so many failures of one alert the others of its channel go first: it may be the alert that is not accepted.
 GIVES_WAY_AFTER = 5
@@ -113,8 +113,8 @@ def claim(file: OperationsFile, target: str) -> Claim | None:
         token, me = uuid4().hex, ProcessIdentity.current()
         connection.execute(
             "UPDATE channels SET outbox_id = ?, token = ?, host = ?, pid = ?, boot_id = ?, process_start = ?,"
-            " claimed_at = ? WHERE target = ?",
-            (row["id"], token, me.host, me.pid, me.boot_id, me.process_start, now_utc(), target),
+            " pid_namespace = ?, claimed_at = ? WHERE target = ?",
+            (row["id"], token, me.host, me.pid, me.boot_id, me.process_start, me.pid_namespace, now_utc(), target),
         )
         return Claim(target, dict(row), token, interrupted=channel["outbox_id"] == row["id"])
 
@@ -185,7 +185,7 @@ def _in_use(channel: Mapping[str, Any] | sqlite3.Row) -> bool:
     if channel["outbox_id"] is None:
         return False
     fresh = channel["claimed_at"] > _before(CLAIM_ENDS_AFTER)
-    return fresh and not ProcessIdentity.of_row(dict(channel)).proven_dead()
+    return fresh and ProcessIdentity.of_row(dict(channel)).alive() is not False
 
 
 def _rests(channel: Mapping[str, Any] | sqlite3.Row) -> bool:

@@ -18,9 +18,9 @@ from semlabel.erase_traces import Traces
 from semlabel.erase_versions import count_in_versions, erase_from_versions
 from semlabel.errors import LeaseHeld, SemlabelError, SourceError
 from semlabel.judging import store, taught
-from semlabel.leases import ProcessIdentity
-from semlabel.operations import STARTED
+from semlabel.processes import ProcessIdentity
 from semlabel.published import alone, clean
+from semlabel.run_life import STARTED
 from semlabel.spool_versions import Versions
 from semlabel.warehouse import LEASE, Opening, Warehouse
 

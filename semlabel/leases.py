@@ -1,70 +1,26 @@
-"""Leases: one holder at a time, whose death can be proven, and a bounded wait that names the holder.
+"""Leases: one holder at a time, whose death can be told, and a bounded wait that names the holder.
 
-Knows processes and rows of `ops.sqlite`; deliberately knows nothing of what is guarded. A holder is proven dead when
-its host has booted since, or its process is gone, is a zombie, or has another start time (the pid was reused). On
-another host nothing can be proven: there only a heartbeat that has been silent for ten minutes, and stays silent
-while we watch, frees the lease.
+Knows rows of `ops.sqlite`; deliberately knows nothing of what is guarded, or of how a dead process is told from a
+living one (that is `processes`). The lease of a dead holder is free; one that cannot be seen from here keeps it as long
+as its heartbeat moves.
 """
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
-from semlabel.errors import LeaseHeld, WarehouseError
+from semlabel import processes
+from semlabel.errors import LeaseHeld
 from semlabel.operations_schema import OperationsFile, now_utc
+from semlabel.processes import ProcessIdentity, beating
 
-HEARTBEAT_SECONDS = 5.0
 POLL_SECONDS = 0.1
-FOREIGN_SILENCE_SECONDS = 600.0
-
-_UNKNOWN = ""
 
 OnWait = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class ProcessIdentity:
-    """A process that cannot be mistaken for another one that later gets the same pid."""
-
-    host: str
-    pid: int
-    boot_id: str
-    process_start: str
-
-    @classmethod
-    def current(cls) -> "ProcessIdentity":
-        """The identity of the calling process."""
-        return cls.of_pid(os.getpid())
-
-    @classmethod
-    def of_pid(cls, pid: int) -> "ProcessIdentity":
-        """The identity of a process of this host."""
-        return cls(socket.gethostname(), pid, _boot_id(), _process_start(pid) or _UNKNOWN)
-
-    @classmethod
-    def of_row(cls, row: Mapping[str, Any]) -> "ProcessIdentity":
-        """The identity kept in a row of `leases` or `runs`."""
-        return cls(row["host"], row["pid"], row["boot_id"], row["process_start"])
-
-    def proven_dead(self) -> bool:
-        """True only with proof; False for a live process and for anything on another host."""
-        if self.host != socket.gethostname():
-            return False
-        if self.boot_id != _boot_id():
-            return True
-        start = _process_start(self.pid)
-        return start is None or (start != _UNKNOWN and self.process_start != _UNKNOWN and start != self.process_start)
-
-    def __str__(self) -> str:
-        return f"pid {self.pid} on {self.host}"
 
 
 class Lease:
@@ -127,19 +83,10 @@ class _Held:
 
     def __init__(self, lease: Lease) -> None:
         self.lease, self.depth = lease, 1
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._beat_until_stopped, name=f"lease-{lease.name}", daemon=True)
-        self._thread.start()
-
-    def _beat_until_stopped(self) -> None:
-        while not self._stopped.wait(HEARTBEAT_SECONDS):
-            # A missed beat harms nobody by itself, and the holder's own writes meet the same full disk and say so.
-            with suppress(WarehouseError):
-                self.lease._beat()
+        self._heart = beating(lease._beat, f"lease-{lease.name}")
 
     def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
+        self._heart.stop()
         self.lease._release()
 
 
@@ -148,23 +95,28 @@ _held_lock = threading.Lock()
 
 
 def _acquire(file: OperationsFile, name: str, run_id: str, wait_seconds: float, on_wait: OnWait | None) -> Lease:
-    token, deadline = uuid4().hex, time.monotonic() + wait_seconds
-    watched_since, watched_heartbeat, told = time.monotonic(), "", False
+    started = watched_since = time.monotonic()
+    deadline = until = started + wait_seconds
+    token, watched_heartbeat, told = uuid4().hex, "", False
     while True:
         holder = _try_to_take(file, name, run_id, token, watched_heartbeat, time.monotonic() - watched_since)
         if holder is None:
             return Lease(file, name, run_id, token)
         if holder["heartbeat"] != watched_heartbeat:
             watched_since, watched_heartbeat = time.monotonic(), holder["heartbeat"]
-        if time.monotonic() >= deadline:
+            # Whoever has no patience for a living holder has it for the proof that this one is dead.
+            silent = ProcessIdentity.of_row(holder).silent(watched_heartbeat)
+            until = max(deadline, watched_since + processes.watch_seconds() + POLL_SECONDS if silent else 0.0)
+        if time.monotonic() >= until:
             raise LeaseHeld(
                 f"{_holder(holder)} holds the lease {name!r} since {holder['acquired_at']} and did not let go within "
-                f"{wait_seconds:g} s: wait for it to finish or stop it"
+                f"{wait_seconds:g} s: wait for it to finish or stop it{_prospect(holder)}"
             )
         if on_wait is not None and not told:
-            on_wait(f"waiting at most {wait_seconds:g} s for {_holder(holder)}, which holds the lease {name!r}")
+            seconds = round(until - started, 1)
+            on_wait(f"waiting at most {seconds:g} s for {_holder(holder)}, which holds the lease {name!r}")
             told = True
-        time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
+        time.sleep(min(POLL_SECONDS, max(0.0, until - time.monotonic())))
 
 
 def _try_to_take(
@@ -175,61 +127,24 @@ def _try_to_take(
         found = connection.execute("SELECT * FROM leases WHERE name = ?", (name,)).fetchone()
         holder = dict(found) if found else None
         silent_here = watched_seconds if holder and holder["heartbeat"] == watched_heartbeat else 0.0
-        if holder is not None and not _may_be_taken(holder, silent_here):
+        if holder is not None and not ProcessIdentity.of_row(holder).gone(holder["heartbeat"], silent_here):
             return holder
         me, now = ProcessIdentity.current(), now_utc()
         connection.execute(
-            "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (name, token, run_id, me.host, me.pid, me.boot_id, me.process_start, now, now),
+            "INSERT OR REPLACE INTO leases (name, token, run_id, host, pid, boot_id, process_start, pid_namespace,"
+            " acquired_at, heartbeat) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (name, token, run_id, me.host, me.pid, me.boot_id, me.process_start, me.pid_namespace, now, now),
         )
         return None
 
 
-def _may_be_taken(holder: Mapping[str, Any], silent_here: float) -> bool:
-    identity = ProcessIdentity.of_row(holder)
-    if identity.host == socket.gethostname():
-        return identity.proven_dead()
-    silence = (datetime.now(UTC) - datetime.fromisoformat(holder["heartbeat"])).total_seconds()
-    # The clocks of two hosts may differ, so the silence must also be seen with our own monotonic clock.
-    return silence > FOREIGN_SILENCE_SECONDS and silent_here > 2 * HEARTBEAT_SECONDS
+def _prospect(holder: Mapping[str, Any]) -> str:
+    """What becomes of a lease whose holder may be dead and cannot be looked for."""
+    if ProcessIdentity.of_row(holder).alive() is not None:
+        return ""
+    minutes, silent = processes.SILENCE_SECONDS / 60, processes.silence(holder["heartbeat"])
+    return f"; it cannot be seen from here: after {minutes:g} minutes of silence it counts as dead ({silent:.0f} s now)"
 
 
 def _holder(row: Mapping[str, Any] | None) -> str:
     return "nobody" if row is None else f"run {row['run_id']} ({ProcessIdentity.of_row(row)})"
-
-
-def _boot_id() -> str:
-    """What changes with every boot; empty where the system does not say (then only pid and start time count)."""
-    path = Path("/proc/sys/kernel/random/boot_id")
-    return path.read_text().strip() if path.exists() else ""
-
-
-def _process_start(pid: int) -> str | None:
-    """A text that two processes with the same pid never share; None when the process is gone or a zombie."""
-    if Path("/proc/self/stat").exists():
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        except (FileNotFoundError, ProcessLookupError):
-            return _UNKNOWN if _exists(pid) else None
-        # The command name may hold blanks and brackets: count the fields after its last bracket. The start time in
-        # clock ticks since boot does not move when somebody sets the clock.
-        fields = stat.rpartition(")")[2].split()
-        return None if fields[0] in ("Z", "X") else fields[19]
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time():.0f}"
-    except psutil.NoSuchProcess:
-        return None
-
-
-def _exists(pid: int) -> bool:
-    # /proc may hide the processes of other users (hidepid); a signal of 0 still tells whether there is one.
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -17,15 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from semlabel import deliveries, leases, outbox, run_news
-from semlabel.leases import Lease, OnWait, ProcessIdentity
+from semlabel.leases import Lease, OnWait
 from semlabel.operations_schema import OperationsFile, now_utc
+from semlabel.processes import ProcessIdentity, beating
 from semlabel.progress import Progress
+from semlabel.repeated import Repeated
+from semlabel.run_life import STARTED, beat, dead_runs, seems_dead
 from semlabel.run_news import Ending
 
 if TYPE_CHECKING:
     from semlabel.gates import GateResult
 
-STARTED = "STARTED"
 _PAUSED = "publishing_paused"
 _PLANS_KEPT = 200
 
@@ -129,26 +131,38 @@ class Operations:
     # Runs
 
     def start_run(self, run_id: str, job: str, pid: int | None = None) -> None:
-        """Note that a run has started. Noting it again keeps its start and its process, unless that died.
+        """Note that a run has started. Noting it again is a sign of life; start and process stay, unless that died.
 
         `pid` is the process whose death would end the run (default: this one): a step that runs in a process of its
         own names the one that launched it, or the run looks dead as soon as the step is over.
         """
-        me = ProcessIdentity.of_pid(os.getpid() if pid is None else pid)
+        me, now = ProcessIdentity.of_pid(os.getpid() if pid is None else pid), now_utc()
+        identity = (me.host, me.pid, me.boot_id, me.process_start, me.pid_namespace)
         with self.file.transaction() as connection:
             row = connection.execute("SELECT * FROM runs WHERE run_id = ?", (run_id,)).fetchone()
             if row is None:
                 connection.execute(
-                    "INSERT INTO runs (run_id, job, status, started_at, host, pid, boot_id, process_start)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                    (run_id, job, STARTED, now_utc(), me.host, me.pid, me.boot_id, me.process_start),
+                    "INSERT INTO runs (run_id, job, status, started_at, heartbeat, host, pid, boot_id, process_start,"
+                    " pid_namespace) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (run_id, job, STARTED, now, now, *identity),
                 )
-            elif row["status"] != STARTED or ProcessIdentity.of_row(dict(row)).proven_dead():
+            elif row["status"] != STARTED or seems_dead(dict(row), row["heartbeat"] or row["started_at"]):
                 connection.execute(
-                    "UPDATE runs SET status = ?, finished_at = NULL, note = NULL, host = ?, pid = ?, boot_id = ?,"
-                    " process_start = ? WHERE run_id = ?",
-                    (STARTED, me.host, me.pid, me.boot_id, me.process_start, run_id),
+                    "UPDATE runs SET status = ?, finished_at = NULL, note = NULL, heartbeat = ?, host = ?, pid = ?,"
+                    " boot_id = ?, process_start = ?, pid_namespace = ? WHERE run_id = ?",
+                    (STARTED, now, *identity, run_id),
                 )
+            else:
+                beat(connection, run_id)
+
+    def at_work(self, run_id: str) -> Repeated:
+        """Give signs of life of a run until the block ends: who cannot see its process goes by them."""
+
+        def once() -> None:
+            with self.file.transaction() as connection:
+                beat(connection, run_id)
+
+        return beating(once, f"run-{run_id}")
 
     def finish_run(self, run_id: str, status: str, note: str | None = None, ending: Ending | None = None) -> None:
         """Note how a run ended (`SUCCESS`, `FAILURE`, `CANCELED`) and, in the same transaction, what `ending` gives
@@ -189,10 +203,12 @@ class Operations:
         """The newest run, or None before the first."""
         return next(iter(self.runs(limit=1)), None)
 
-    def dead_runs(self) -> list[dict[str, Any]]:
-        """Runs that never finished and whose process is proven dead."""
-        started = self.file.rows("SELECT * FROM runs WHERE status = ? ORDER BY started_at", (STARTED,))
-        return [_run(row) for row in started if ProcessIdentity.of_row(row).proven_dead()]
+    def dead_runs(self, watched: bool = True) -> list[dict[str, Any]]:
+        """Runs that never finished and whose process is dead, with `seen_at`, their last sign of life.
+
+        A process that is silent and cannot be seen from here is `watched` for some seconds before it counts as dead.
+        """
+        return [_run(row) for row in dead_runs(self.file, watched)]
 
     def mark_run_dead(self, run_id: str, ending: Ending | None = None) -> None:
         """Close a run whose process died, as a failure (`ending` as for `finish_run`), and free its dead leases."""
@@ -202,7 +218,7 @@ class Operations:
         dead = [
             row["name"]
             for row in self.file.rows("SELECT * FROM leases WHERE run_id = ?", (run_id,))
-            if ProcessIdentity.of_row(row).proven_dead()
+            if seems_dead(row, row["heartbeat"])
         ]
         with self.file.transaction() as connection:
             started = self._started(connection, run_id)

@@ -114,6 +114,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """UPDATE erasures SET trained = 1
         WHERE json_extract(counts_json, '$."warehouse: training_pairs"') > 0""",
     ),
+    (
+        # A pid means something in its namespace only; null where an earlier version noted it: it cannot be looked for.
+        "ALTER TABLE leases ADD COLUMN pid_namespace TEXT",
+        "ALTER TABLE channels ADD COLUMN pid_namespace TEXT",
+        "ALTER TABLE runs ADD COLUMN pid_namespace TEXT",
+        # The last sign of life; null in runs of earlier versions, which gave none but their progress.
+        "ALTER TABLE runs ADD COLUMN heartbeat TEXT",
+    ),
 )
 
 

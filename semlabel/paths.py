@@ -30,3 +30,11 @@ class Paths:
         for folder in (getattr(self, field.name) for field in fields(self)):
             if folder not in files:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def sharing_dagster(self) -> list[Path]:
+        """The `ops.sqlite` of every other labeler whose runs are in the same Dagster home."""
+        around = self.dagster_home.parent
+        # A folder with a Dagster home of its own is another environment.
+        below = (folder for folder in around.iterdir() if not (folder / self.dagster_home.name).is_dir())
+        files = [folder / self.ops.name for folder in (around, *sorted(below))]
+        return [file for file in files if file.is_file() and file.parent != self.state]

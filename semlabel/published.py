@@ -20,7 +20,8 @@ from uuid import uuid4
 from semlabel.digests import digest_of, file_digest
 from semlabel.durable import fsync_path, fsync_tree, point_link, replace_file
 from semlabel.errors import WarehouseError
-from semlabel.leases import Lease, OnWait, ProcessIdentity
+from semlabel.leases import Lease, OnWait
+from semlabel.processes import ProcessIdentity
 
 if TYPE_CHECKING:
     from semlabel.operations import Operations

@@ -1,13 +1,20 @@
 """Is everything in a warehouse readable, and does it fit together?
 
-Looks and never mends; one pass over the whole file. Knows the tables, nothing of what a run would do about a fault.
+Looks and never mends; one pass over the whole file, in turns where a run may need it. Knows the tables, nothing of what
+a run would do about a fault.
 """
 
-from typing import TYPE_CHECKING
+import time
+from collections import deque
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 from semlabel.errors import WarehouseError, first_line
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
     from semlabel.warehouse import Warehouse
 
 _REMEDY = "move the file away and run again: it is made anew from the sources, its splits too, so train a labeler then"
@@ -41,33 +48,58 @@ _FAULTS: tuple[tuple[str, str], ...] = (
     ),
 )
 
+# So many seconds a look in turns keeps a run waiting, and one query more.
+TURN_SECONDS = 5.0
+
 
 def check_warehouse(warehouse: "Warehouse") -> str:
     """Read every value once and compare the tables with each other; returns what was looked at, in words.
 
     Raises WarehouseError naming what is damaged or does not fit.
     """
+    return check_in_turns(lambda: nullcontext(warehouse))
+
+
+def check_in_turns(turn: "Callable[[], AbstractContextManager[Warehouse]]") -> str:
+    """The same for a warehouse that a run may want meanwhile: every few seconds `turn` is over, and taken again.
+
+    Every question is asked of one state of the warehouse, so what a run changes between two of them is no fault.
+    """
+    with turn() as warehouse:
+        path, tables = warehouse.path, _tables(warehouse)
+    # The sum of the hashes needs every value, and a block of the file that is damaged fails its checksum.
+    looks = deque([("", f'SELECT count(*), sum(hash(t)) FROM "{name}" t') for name in tables])
+    looks.extend(_FAULTS)
+    rows, wrong = 0, []
+    while looks:
+        with turn() as warehouse:
+            until = time.monotonic() + TURN_SECONDS
+            while looks:
+                fault, query = looks.popleft()
+                count = _counted(warehouse, query)
+                rows += 0 if fault else count
+                if fault and count:
+                    wrong.append(f"{count:,} {fault}")
+                if time.monotonic() >= until:
+                    break
+    if wrong:
+        raise WarehouseError(f"{path}: {'; '.join(wrong)}; {_REMEDY}")
+    return f"{rows:,} rows in {len(tables)} tables, all readable and fitting together"
+
+
+def _tables(warehouse: "Warehouse") -> list[str]:
+    query = "SELECT table_name FROM duckdb_tables() WHERE NOT temporary ORDER BY 1"
+    return [name for (name,) in _asked(warehouse, query)]
+
+
+def _counted(warehouse: "Warehouse", query: str) -> int:
+    return int(_asked(warehouse, query)[0][0])
+
+
+def _asked(warehouse: "Warehouse", query: str) -> list[tuple[Any, ...]]:
     import duckdb
 
     try:
-        rows, tables, found = _looked_at(warehouse)
+        return warehouse.rows(query)
     except duckdb.Error as error:  # every statement is a fixed one, so it is the file that is wrong
-        reason = first_line(error)
-        raise WarehouseError(f"{warehouse.path}: it is damaged ({reason}); {_REMEDY}") from error
-    wrong = [f"{count:,} {what}" for what, count in found if count]
-    if wrong:
-        raise WarehouseError(f"{warehouse.path}: {'; '.join(wrong)}; {_REMEDY}")
-    return f"{rows:,} rows in {tables} tables, all readable and fitting together"
-
-
-def _looked_at(warehouse: "Warehouse") -> tuple[int, int, list[tuple[str, int]]]:
-    """How many rows in how many tables were read, and how often each fault was found."""
-    tables = [
-        name for (name,) in warehouse.rows("SELECT table_name FROM duckdb_tables() WHERE NOT temporary ORDER BY 1")
-    ]
-    rows = 0
-    for name in tables:
-        # The sum of the hashes needs every value, and a block of the file that is damaged fails its checksum.
-        count, _ = warehouse.rows(f'SELECT count(*), sum(hash(t)) FROM "{name}" t')[0]
-        rows += count
-    return rows, len(tables), [(what, warehouse.rows(query)[0][0]) for what, query in _FAULTS]
+        raise WarehouseError(f"{warehouse.path}: it is damaged ({first_line(error)}); {_REMEDY}") from error

@@ -54,8 +54,18 @@ def test_the_table_the_churn_and_a_comparison_say_what_python_says(tmp_path, tau
         connection.execute("CREATE TABLE predictions (entity_id VARCHAR, candidate_id VARCHAR, label BOOLEAN)")
         connection.execute("INSERT INTO predictions SELECT 'e1', unnest(['c0', 'c1', 'c2']), false")
     project.close()
-    paths = SimpleNamespace(published=tmp_path / "published", warehouse=tmp_path / "warehouse.duckdb")
-    told = churn(SimpleNamespace(paths=paths), SimpleNamespace(threshold=tau, scorer_digest="scorer"))
+    paths = SimpleNamespace(
+        published=tmp_path / "published",
+        warehouse=tmp_path / "warehouse.duckdb",
+        ops=tmp_path / "ops.sqlite",
+        temporary=tmp_path / "temporary",
+    )
+    settings = SimpleNamespace(
+        paths=paths,
+        scoring=SimpleNamespace(memory_limit="500MB", threads=1),
+        environment=SimpleNamespace(lease_wait_seconds=0.0),
+    )
+    told = churn(settings, SimpleNamespace(threshold=tau, scorer_digest="scorer"))
     assert (told.pairs_compared, told.changed, told.yes_in_either) == (3, sum(expected), sum(expected))
 
     first, second = tmp_path / "first.parquet", tmp_path / "second.parquet"

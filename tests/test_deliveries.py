@@ -125,12 +125,12 @@ def test_what_a_killed_sender_was_sending_is_sent_again_and_said_to_be(operation
     assert not deliveries.claim(operations.file, CHAT).interrupted
 
 
-def test_a_sender_on_another_host_is_not_waited_for_for_ever(operations, clock):
+def test_a_sender_that_nobody_here_can_look_for_is_not_waited_for_for_ever(operations, clock):
     say(operations, "fail")
     route(operations, CHAT)
     deliveries.claim(operations.file, CHAT)
     with operations.file.transaction() as connection:
-        connection.execute("UPDATE channels SET host = 'elsewhere'")
+        connection.execute("UPDATE channels SET pid_namespace = 'of another container'")
     clock.move(minutes=9)
     assert deliveries.claim(operations.file, CHAT) is None
     clock.move(minutes=2)

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from semlabel import erase_versions, published
+from semlabel import erase_versions, processes, published
 from semlabel.cli import run_command
 from semlabel.digests import text_id
 from semlabel.erase_traces import Traces
@@ -329,9 +329,9 @@ def test_somebody_of_whom_only_the_split_is_left_can_still_be_erased(world):
 # What programs write themselves: names, digests, places and times. `who` names those who run the project.
 NOT_TYPED = {
     *("action", "asset", "boot_id", "counts_json", "entity_digest", "gate", "heartbeat", "host", "id_digest", "job"),
-    *("kind", "labeler_digest", "name", "path", "plan_id", "process_start", "question_digest", "run_id"),
-    *("scorer_digest", "set_digest", "severity", "stage", "state", "status", "subject_digest", "target", "token"),
-    *("unit", "verdict", "version", "who"),
+    *("kind", "labeler_digest", "name", "path", "pid_namespace", "plan_id", "process_start", "question_digest"),
+    *("run_id", "scorer_digest", "set_digest", "severity", "stage", "state", "status", "subject_digest", "target"),
+    *("token", "unit", "verdict", "version", "who"),
 }
 
 
@@ -392,6 +392,23 @@ def test_a_run_at_work_is_named_and_nothing_is_erased(world):
     ):
         world.erase()
     assert world.rows("SELECT count(*) FROM entities") == [(5,)] and world.operations.erased_ids() == frozenset()
+
+
+def test_a_run_that_was_killed_in_another_container_does_not_refuse_for_ever(world, monkeypatch):
+    monkeypatch.setattr(processes, "HEARTBEAT_SECONDS", 0.05)
+    world.operations.start_run("night", "nightly_labeling")
+    with world.operations.lease("warehouse", "night", 0):
+        with world.operations.file.transaction() as connection:
+            for table in ("runs", "leases"):
+                connection.execute(f"UPDATE {table} SET pid_namespace = 'of another container' WHERE run_id = 'night'")
+        with pytest.raises(LeaseHeld, match="run night"):
+            world.erase()
+        # Its signs of life end.
+        with world.operations.file.transaction() as connection:
+            before = "2026-01-01T00:00:00.000000+00:00"
+            connection.execute("UPDATE runs SET started_at = ?, heartbeat = ? WHERE run_id = 'night'", (before, before))
+            connection.execute("UPDATE leases SET token = 'its own', heartbeat = ?", (before,))
+        assert world.erase().counts["warehouse: margins"] == 10
 
 
 def test_a_later_run_refuses_the_row_of_an_erased_id_without_naming_it(world):

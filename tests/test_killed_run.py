@@ -4,14 +4,17 @@ The tiny project of the pipeline's tests; what happens inside a night is in `tes
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import dagster as dg
 import pytest
+import yaml
 
 from tests.pipeline_fixtures import TinyProject, make_project
 
@@ -27,9 +30,9 @@ def project(tmp_path):
     return made
 
 
-def start(project: TinyProject) -> subprocess.Popen[str]:
+def start(project: TinyProject, workspace: Path = WORKSPACE) -> subprocess.Popen[str]:
     """`semlabel run` in a process group of its own."""
-    command = [sys.executable, "-m", "semlabel", "run", "--config", project.config, "--workspace", WORKSPACE]
+    command = [sys.executable, "-m", "semlabel", "run", "--config", project.config, "--workspace", workspace]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(
         command,
@@ -85,3 +88,38 @@ def test_two_runs_at_once_train_once_and_both_end_well(project):
     assert (first.returncode, second.returncode) == (0, 0), told + told_second
     assert "training: " in told and "training: " not in told_second
     assert len(list(project.settings.paths.checkpoints.glob("*/labeler.json"))) == 1
+
+
+@dataclass(frozen=True)
+class OneOfSeveral(TinyProject):
+    """A labeler of a deployment, with a settings file of its own."""
+
+    name: str = ""
+
+    @property
+    def config(self) -> Path:
+        return self.root / f"{self.name}.toml"
+
+
+@pytest.mark.slow  # the other run is killed and this one begins to train; each reason is in test_reaper.py
+def test_a_killed_run_of_another_labeler_that_held_the_pool_does_not_hold_up_this_one(project, monkeypatch):
+    names = ("urgency", "topics")
+    modules = [{"module_name": "pipeline.labelers", "attribute": name, "working_directory": "."} for name in names]
+    workspace = project.root / "workspace.yaml"
+    workspace.write_text(yaml.safe_dump({"load_from": [{"python_module": module} for module in modules]}))
+    for folder in ("assets", "pipeline", "resources"):
+        shutil.copytree(REPOSITORY / folder, project.root / folder)
+    for name in names:
+        (project.root / f"{name}.toml").write_text(f'extends = "pipeline.toml"\n[environment]\nlabeler = "{name}"\n')
+    urgency, topics = (OneOfSeveral(project.root, name) for name in names)
+    killed = start(urgency, workspace)
+    run_id = wait_for(urgency, "training", killed)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    other = start(topics, workspace)
+    wait_for(topics, "training", other)
+    os.killpg(other.pid, signal.SIGTERM)
+    out, _ = other.communicate()
+    assert f"run {run_id[:8]} in {urgency.settings.paths.state} was killed; it is closed now" in out
+    assert dagster_status(topics, run_id, monkeypatch) == "FAILURE"
+    assert urgency.operations.run(run_id)["status"] == "FAILURE"

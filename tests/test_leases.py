@@ -10,11 +10,14 @@ import time
 
 import pytest
 
-from semlabel import leases
+from semlabel import processes
 from semlabel.errors import LeaseHeld
-from semlabel.leases import ProcessIdentity
 from semlabel.operations import Operations
+from semlabel.operations_schema import now_utc
+from semlabel.processes import ProcessIdentity
 
+# A holder in another container of this machine: nobody here can look for its process.
+ELSEWHERE = {"host": "elsewhere", "pid": 1, "pid_namespace": "4026539999"}
 HOLD = (
     "import sys, time; from pathlib import Path; from semlabel.operations import Operations\n"
     "with Operations(Path(sys.argv[1])).lease('warehouse', 'night', 5):\n"
@@ -48,6 +51,7 @@ def put_foreign_holder(operations, **changes):
         "pid": os.getpid(),
         "boot_id": ProcessIdentity.current().boot_id,
         "process_start": ProcessIdentity.current().process_start,
+        "pid_namespace": ProcessIdentity.current().pid_namespace,
         "acquired_at": "2026-01-01T00:00:00.000000+00:00",
         "heartbeat": "2026-01-01T00:00:00.000000+00:00",
     } | changes
@@ -101,23 +105,42 @@ def test_a_stopped_process_is_alive_and_keeps_its_lease(operations, holder):
     ],
     ids=["host has booted since", "pid was reused", "process is gone"],
 )
-def test_each_proof_of_death_frees_the_lease(operations, changes):
+def test_each_proof_of_death_frees_the_lease(operations, changes, monkeypatch):
+    monkeypatch.setattr(processes, "_pid_namespace", lambda: "4026531836")  # that of a machine without containers
     put_foreign_holder(operations, **changes)
     with operations.lease("warehouse", "second", 0):
         pass
 
 
-def test_a_silent_holder_on_another_host_is_not_proven_dead(operations):
-    put_foreign_holder(operations, host="elsewhere", pid=1)
-    with pytest.raises(LeaseHeld, match="elsewhere"), operations.lease("warehouse", "second", 0.3):
+def test_a_holder_that_nobody_here_can_look_for_keeps_its_lease_while_it_gives_signs_of_life(operations):
+    put_foreign_holder(operations, **ELSEWHERE, heartbeat=now_utc())
+    told = r"elsewhere.* it cannot be seen from here: after 10 minutes of silence it counts as dead \(\d+ s now\)"
+    with pytest.raises(LeaseHeld, match=told), operations.lease("warehouse", "second", 0.3):
         pytest.fail("took a lease without proof")
 
 
-def test_a_long_silence_on_another_host_that_we_watched_frees_the_lease(operations, monkeypatch):
-    monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.05)
-    put_foreign_holder(operations, host="elsewhere", pid=1)
-    with operations.lease("warehouse", "second", 60) as lease:
+def test_another_container_of_the_same_host_name_keeps_its_lease(operations):
+    """What held it would be proven dead if its pid were looked for here."""
+    put_foreign_holder(operations, pid=2**22 + 1, pid_namespace="4026539999", heartbeat=now_utc())
+    with pytest.raises(LeaseHeld), operations.lease("warehouse", "second", 0.3):
+        pytest.fail("a living holder lost its lease")
+
+
+@pytest.mark.parametrize("patience", [60, 0])
+def test_a_long_silence_that_we_watched_frees_the_lease_also_of_who_does_not_wait(operations, monkeypatch, patience):
+    monkeypatch.setattr(processes, "HEARTBEAT_SECONDS", 0.05)
+    put_foreign_holder(operations, **ELSEWHERE)
+    with operations.lease("warehouse", "second", patience) as lease:
         lease.assert_held()
+
+
+def test_a_silent_holder_that_wakes_while_we_watch_keeps_its_lease(operations):
+    put_foreign_holder(operations, **ELSEWHERE)
+    timer = threading.Timer(0.2, lambda: put_foreign_holder(operations, **ELSEWHERE, heartbeat=now_utc()))
+    timer.start()
+    with pytest.raises(LeaseHeld), operations.lease("warehouse", "second", 0):
+        pytest.fail("a machine that had slept lost its lease")
+    timer.join()
 
 
 def test_a_holder_that_slept_through_a_takeover_is_told(operations):
@@ -150,7 +173,7 @@ def test_the_lease_is_freed_when_the_block_raises(operations):
 
 
 def test_the_heartbeat_moves_while_the_lease_is_held(operations, monkeypatch):
-    monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(processes, "HEARTBEAT_SECONDS", 0.02)
     with operations.lease("warehouse", "night", 0):
         first = operations.file.first("SELECT heartbeat FROM leases")
         for _ in range(500):

@@ -11,9 +11,11 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from semlabel import operations_schema, warehouse_schema
-from semlabel.errors import WarehouseError
+from semlabel import operations_schema, processes, warehouse_schema
+from semlabel.errors import LeaseHeld, WarehouseError
 from semlabel.operations import Operations
+from semlabel.operations_schema import now_utc
+from semlabel.processes import ProcessIdentity
 from semlabel.remembered_splits import remembered
 from semlabel.warehouse import Warehouse
 
@@ -128,6 +130,28 @@ def test_what_an_older_version_certified_and_erased_still_says_so(tmp_path):
     ]
     assert [use["labeler_digest"] for use in operations.certify_looks(["a"])] == ["labeler", "labeler 3"]
     assert [use["labeler_digest"] for use in operations.certify_looks(["c"])] == ["labeler"]
+
+
+def test_a_run_and_a_lease_that_an_older_version_noted_are_judged_by_their_signs_of_life(tmp_path, monkeypatch):
+    """Whether its process can be looked for from here, that version did not note."""
+    monkeypatch.setattr(processes, "HEARTBEAT_SECONDS", 0.05)
+    operations = Operations(old_operations(tmp_path, 4))
+    ours = ProcessIdentity.current()
+    with operations.file.transaction() as connection:
+        for table in ("runs", "leases"):
+            connection.execute(f"UPDATE {table} SET host = ?, boot_id = ?, pid = 4194305", (ours.host, ours.boot_id))
+        connection.execute("UPDATE progress SET updated_at = ?", (now_utc(),))
+        connection.execute("UPDATE leases SET heartbeat = ?", (now_utc(),))
+    assert operations.dead_runs() == []
+    with pytest.raises(LeaseHeld), operations.lease("warehouse", "next", 0):
+        pytest.fail("took a lease without proof")
+    with operations.file.transaction() as connection:
+        connection.execute("UPDATE progress SET updated_at = '2026-01-01T00:00:00.000000+00:00'")
+        connection.execute("UPDATE runs SET started_at = '2026-01-01T00:00:00.000000+00:00'")
+        connection.execute("UPDATE leases SET heartbeat = '2026-01-01T00:00:00.000000+00:00'")
+    assert [run["run_id"] for run in operations.dead_runs()] == ["run"]
+    with operations.lease("warehouse", "next", 0):
+        pass
 
 
 @pytest.mark.parametrize("version", OLDER_WAREHOUSES)

@@ -4,7 +4,6 @@ And what fails after `current` has moved is told as bookkeeping, and made good.
 """
 
 import json
-import socket
 import threading
 from datetime import UTC, datetime, timedelta
 
@@ -17,6 +16,7 @@ from semlabel.errors import GateBlocked, LeaseHeld, WarehouseError
 from semlabel.leases import Lease
 from semlabel.operations import Operations
 from semlabel.operations_schema import now_utc
+from semlabel.processes import ProcessIdentity
 from semlabel.publish import current_publication, verify_version
 from semlabel.published import LEASE, current_version, rollback, version_names
 from tests.test_publish import Publisher
@@ -195,13 +195,19 @@ def test_what_belongs_to_a_rollback_is_done_before_anybody_else_may_switch(proje
 
 
 def test_a_killed_holder_blocks_neither_a_rollback_nor_a_night(project, two):
-    dead = (LEASE, "token", "killed", socket.gethostname(), 1, "another boot", "0", now_utc(), now_utc())
+    me = ProcessIdentity.current()
+    process = (me.host, 2**22 + 1, me.boot_id, "0", me.pid_namespace)
+    dead = (LEASE, "token", "killed", *process, now_utc(), now_utc())
     for act in (
         lambda: rollback(project.target, two[0], project.operations),
         lambda: project.operations.set_publishing_paused(False) or project.publish(),
     ):
         with project.operations.file.transaction() as connection:
-            connection.execute("INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", dead)
+            connection.execute(
+                "INSERT INTO leases (name, token, run_id, host, pid, boot_id, process_start, pid_namespace,"
+                " acquired_at, heartbeat) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                dead,
+            )
         act()
         assert project.operations.file.rows("SELECT * FROM leases") == []
     assert current_version(project.target) == version_names(project.target)[-1] > two[1]

@@ -205,7 +205,7 @@ def borrowed(instance):
 
 def die(daemon):
     with daemon.operations.file.transaction() as connection:
-        connection.execute("UPDATE runs SET boot_id = 'another boot'")
+        connection.execute("UPDATE runs SET process_start = '12345'")
 
 
 def test_a_night_that_ended_well_before_anybody_noted_it_is_not_taken_for_a_killed_one(daemon):
@@ -223,6 +223,18 @@ def test_a_run_killed_before_dagster_heard_of_it_is_told(daemon):
     assert sorted(execution.reap(daemon.operations, borrowed(daemon.instance))) == ["gone", "preview"]
     said = f"a part of {NIGHT} failed: its process died: the next run goes on with its work"
     assert daemon.told() == [("failed", said)]
+
+
+def test_a_run_whose_process_was_killed_is_ended_by_the_daemon_and_told(daemon):
+    run = daemon.instance.create_run_for_job(one_asset().resolve_job_def(NIGHT), status="STARTED")
+    daemon.operations.start_run(run.run_id, NIGHT)
+    assert daemon.looks() == "no run ended"
+    die(daemon)
+    assert daemon.looks() == f"closed {run.run_id[:8]}"
+    assert daemon.instance.get_run_by_id(run.run_id).status.value == "FAILURE"
+    assert daemon.operations.run(run.run_id)["status"] == "FAILURE"
+    assert daemon.told() == [("failed", f"{NIGHT} failed: its process died: the next run goes on with its work")]
+    assert (daemon.project.settings.get().paths.reports / f"{run.run_id}.html").exists()
 
 
 def test_the_sensor_of_failures_runs_by_itself_and_finds_what_failed_since_it_last_looked(daemon):

@@ -5,7 +5,6 @@ Real ones come from a warehouse that a run has filled, synthetic ones are random
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
     from semlabel.generation.prompt import PackPrompt
     from semlabel.prompt import Prompt
+    from semlabel.settings import Settings
 
 _SYNTHETIC = Shape(170, 8)
 SYNTHETIC_CANDIDATES = 200
@@ -49,16 +49,17 @@ class Cross:
         return digest_of([self.queries, self.items, self.pack_queries, self.pack_candidates])
 
 
-def warehouse_texts(warehouse: Path) -> Texts:
+def warehouse_texts(settings: "Settings") -> Texts:
     """All entities (in random order, the same every time) and the catalog of a project's warehouse.
 
-    Raises SemlabelError where no run has filled it.
+    Raises SemlabelError where no run has filled it, LeaseHeld while one holds it.
     """
-    from semlabel.warehouse import Warehouse
+    from semlabel.reading import reading
 
+    warehouse = settings.paths.warehouse
     if not warehouse.exists():
         raise SemlabelError(f"{warehouse}: not there yet; run `semlabel run` first, or use --synthetic")
-    with Warehouse.open(warehouse, read_only=True) as opened:
+    with reading(settings, "bench") as opened:
         entities = opened.entities().sort_values("entity_id")["text"].tolist()
         candidates = opened.catalog().sort_values("candidate_id")["text"].tolist()
     if not entities or not candidates:

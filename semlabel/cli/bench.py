@@ -253,7 +253,7 @@ def _about(model: str | None, config: Path, synthetic: bool, threads: int) -> "t
     _fix_threads(threads, settings)
     from semlabel.bench.order_data import warehouse_texts
 
-    return subject, None if synthetic or settings is None else warehouse_texts(settings.paths.warehouse)
+    return subject, None if synthetic or settings is None else warehouse_texts(settings)
 
 
 def _subject(model: str | None, config: Path) -> "tuple[Subject, Settings | None]":

@@ -1,6 +1,6 @@
 """How many labels of the current publication another labeler would change, from margins that are stored already.
 
-Reads the warehouse and the published copy and writes nothing. The share is given of the pairs that are YES before or
+Reads the warehouse, under its lease, and the published copy. The share is given of the pairs that are YES before or
 after, too: at two percent of YES the overall share makes any change look small.
 """
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from semlabel.leases import OnWait
     from semlabel.manifest import Manifest
     from semlabel.settings import Settings
 
@@ -47,17 +48,19 @@ class Churn:
         return text + (f"; {left:,} more pairs have no margin of this labeler yet." if left else ".")
 
 
-def churn(settings: "Settings", manifest: "Manifest") -> Churn | None:
-    """The churn of promoting `manifest`; None where nothing is published. Raises WarehouseError while a run writes."""
+def churn(settings: "Settings", manifest: "Manifest", on_wait: "OnWait | None" = None) -> Churn | None:
+    """The churn of promoting `manifest`; None where nothing is published. Raises LeaseHeld where a run holds the
+    warehouse and does not let go; `on_wait` is told of the wait.
+    """
     from semlabel.decision import decision_sql
-    from semlabel.warehouse import Warehouse
+    from semlabel.reading import reading
     from semlabel.warehouse_file import literal
     from semlabel.warehouse_scores import BLOCKS_AS_LISTS, scorer_key
 
     published = settings.paths.published / "current" / "predictions.duckdb"
     if manifest.threshold is None or not published.exists() or not settings.paths.warehouse.exists():
         return None
-    with Warehouse.open(settings.paths.warehouse, read_only=True) as warehouse:
+    with reading(settings, "promote", on_wait) as warehouse:
         key = scorer_key(warehouse.connection, manifest.scorer_digest)
         warehouse.rows(f"ATTACH {literal(str(published))} AS published (READ_ONLY)")
         (counts,) = warehouse.rows(

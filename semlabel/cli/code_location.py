@@ -81,9 +81,22 @@ def read_workspace(workspace: Path, settings_file: Path) -> CodeLocation:
     )
 
 
-def _entry_for(entries: Any, settings_file: Path, workspace: Path) -> dict[str, Any]:
+def labelers_of(workspace: Path) -> list[Path]:
+    """The settings files of the labelers that a workspace file names; none where it has one labeler."""
+    import yaml
+
+    modules = _modules(yaml.safe_load(workspace.read_text(encoding="utf-8"))["load_from"])
+    several = [module for module in modules if module["module_name"] == SEVERAL and "attribute" in module]
+    return [workspace.parent / f"{module['attribute']}.toml" for module in several]
+
+
+def _modules(entries: Any) -> list[dict[str, Any]]:
     modules = [entry["python_module"] for entry in entries if "python_module" in entry]
-    modules = [{"module_name": module} if isinstance(module, str) else module for module in modules]
+    return [{"module_name": module} if isinstance(module, str) else module for module in modules]
+
+
+def _entry_for(entries: Any, settings_file: Path, workspace: Path) -> dict[str, Any]:
+    modules = _modules(entries)
     if modules[0]["module_name"] != SEVERAL:
         return modules[0]
     beside = settings_file.parent.resolve() == workspace.parent.resolve()

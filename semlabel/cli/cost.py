@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from semlabel.cli.common import command_for, operations_of, say
 from semlabel.digests import text_id
+from semlabel.errors import LeaseHeld
 from semlabel.estimate import (
     LONG_SECONDS,
     Estimate,
@@ -136,13 +137,20 @@ class Inventory:
         """Pairs in scope that the promoted labeler has margins for; 0 while a run holds the warehouse."""
         from semlabel.labeler_files import promoted_path
         from semlabel.manifest import read_manifest
+        from semlabel.reading import leased
 
         promoted, path = promoted_path(self.settings.paths.labelers), self.settings.paths.warehouse
         if promoted is None or not path.exists():
             return 0
         held_out_only = self.settings.scoring.entities == "held_out" and entities_limit is None
         listed = self.settings.shortlist.size > 0
-        return _stored_pairs(path, read_manifest(promoted).scorer_digest, self.entities.frame, held_out_only, listed)
+        scorer = read_manifest(promoted).scorer_digest
+        try:
+            # Short, but without the lease a run that begins at this moment would fail at the lock of the file.
+            with leased(self.settings, "estimate", wait_seconds=0):
+                return _stored_pairs(path, scorer, self.entities.frame, held_out_only, listed)
+        except LeaseHeld:  # a run is writing: whatever it stores is not known yet
+            return 0
 
     def shortlists(self, entities_limit: int | None = None) -> dict[str, Any] | None:
         """How many pairs of the scope shortlists leave out, and how many of them are scored for the gates all the same.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from semlabel import __version__
-from semlabel.cli.common import DEFAULT_CONFIG, ConfigOption, JsonOption, project, show, show_json
+from semlabel.cli.common import DEFAULT_CONFIG, ConfigOption, JsonOption, project, say, show, show_json
 from semlabel.cli.text import size, table
 from semlabel.errors import SemlabelError
 
@@ -56,7 +56,8 @@ def doctor(
     """Report versions, device and precision, and verify everything on disk against its digests.
 
     Reads every promoted weight, every published file and every row of the warehouse once, and loads the promoted
-    labeler to see that it still gives the margins it gave. The exit code is 1 when something is wrong.
+    labeler to see that it still gives the margins it gave. It waits for a run at work as another run would, and lets
+    one in that begins meanwhile. The exit code is 1 when something is wrong.
 
     \b
     Example:
@@ -157,17 +158,18 @@ def _operations(settings: "Settings") -> str:
     damage = operations.file.first("PRAGMA quick_check")
     if damage is None or "ok" not in damage.values():
         raise SemlabelError(f"{settings.paths.ops}: damaged ({damage}); move it away, gates will be evaluated again")
-    dead = len(operations.dead_runs())
+    dead = len(operations.dead_runs(watched=False))
     note = f"; {dead} killed run(s) will be closed by the next `semlabel run`" if dead else ""
     return f"{len(operations.runs(limit=1_000_000)):,} runs{note}"
 
 
 def _warehouse(settings: "Settings") -> str:
-    from semlabel.warehouse import Warehouse
-    from semlabel.warehouse_check import check_warehouse
+    from semlabel.reading import in_turns
+    from semlabel.warehouse_check import check_in_turns
 
-    with Warehouse.open(settings.paths.warehouse, read_only=True) as warehouse:
-        looked_at = check_warehouse(warehouse)
+    turn = in_turns(settings, "doctor", on_wait=say)
+    looked_at = check_in_turns(turn)
+    with turn() as warehouse:
         stored = size(settings.paths.warehouse.stat().st_size)
         return f"{looked_at}; {warehouse.predictions_count():,} predictions, {stored}"
 

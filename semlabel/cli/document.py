@@ -60,7 +60,7 @@ def _progress(operations: "Operations | None", run: Mapping[str, Any] | None) ->
         return None
     rows = operations.progress_of(run["run_id"])
     last = {name: rows[-1][name] if rows else None for name in ("stage", "done", "total", "unit", "updated_at")}
-    return last | {"killed": any(dead["run_id"] == run["run_id"] for dead in operations.dead_runs())}
+    return last | {"killed": any(dead["run_id"] == run["run_id"] for dead in operations.dead_runs(watched=False))}
 
 
 def _gate(row: Mapping[str, Any]) -> dict[str, Any]:

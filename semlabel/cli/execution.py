@@ -25,6 +25,8 @@ from semlabel.errors import SettingsError
 from semlabel.run_news import Ending
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from dagster import AssetKey, DagsterEvent, DagsterInstance, Definitions, JobDefinition, LoggerDefinition
 
     from semlabel.operations import Operations
@@ -172,8 +174,8 @@ def close_run(instance: "DagsterInstance", run_id: str, why: str) -> None:
     instance.event_log_storage.free_concurrency_slots_for_run(run_id)
 
 
-def reap(operations: "Operations", open_instance: "Callable[[], DagsterInstance]") -> list[str]:
-    """Close the runs whose process is proven dead; their pool slots would be held for ever. Returns the ids of those
+def reap(operations: "Operations", open_instance: "Callable[[], AbstractContextManager[DagsterInstance]]") -> list[str]:
+    """Close the runs whose process is dead; their pool slots would be held for ever. Returns the ids of those
     that were killed: a run of the daemon may have ended well, and nobody noted it yet.
     """
     gone, killed = operations.dead_runs(), []

@@ -57,7 +57,7 @@ def promote(
     manifest = verify(target)
     _refuse_red_gates(manifest, operations)
     before = promoted_path(settings.paths.labelers)
-    change = churn(settings, manifest)
+    change = churn(settings, manifest, on_wait=say)
     # Recorded first: a kill in between leaves the old labeler at work and `one_labeler_everywhere` red.
     operations.promote(manifest.digest, who or me(), reason)
     switch_current(settings.paths.labelers, manifest.digest)

@@ -94,7 +94,8 @@ def run(
 
 def _prepare(settings: "Settings", workspace: Path | None) -> "tuple[CodeLocation, Operations]":
     """The pipeline's code and `ops.sqlite`, with runs closed whose process was killed."""
-    from semlabel.cli import code_location, execution
+    from semlabel.cli import code_location
+    from semlabel.cli.reaper import Reaper
     from semlabel.operations import Operations
 
     if settings.scoring.backend == "ray":
@@ -105,12 +106,7 @@ def _prepare(settings: "Settings", workspace: Path | None) -> "tuple[CodeLocatio
     location = code_location.read_workspace(code_location.find_workspace(settings, workspace), settings.path)
     code_location.prepare_environment(settings, location)
     operations = Operations(settings.paths.ops, timedelta(hours=settings.alerts.repeat_hours))
-    killed = execution.reap(operations, code_location.open_instance)
-    for run_id in killed:
-        say(f"run {run_id[:8]} was killed; it is closed now, and its work goes on here")
-    if killed:
-        # Not hours later, when this run is over.
-        tell(settings, operations)
+    Reaper(settings, operations, location).close_killed()
     return location, operations
 
 
@@ -162,6 +158,7 @@ def _execute(
     from semlabel.cli import code_location, execution
     from semlabel.cli.endings import raised
     from semlabel.cli.live import Watch, live, quiet
+    from semlabel.cli.reaper import Reaper
 
     run_id = execution.new_run_id()
     log = settings.paths.state / "logs" / f"{run_id}.log"
@@ -175,7 +172,12 @@ def _execute(
     try:
         with quiet(log) as (stream, terminal), code_location.open_instance() as instance:
             watch = Watch(lambda: operations.progress_of(run_id))
-            with live(watch, stream, terminal):
+            with (
+                live(watch, stream, terminal),
+                operations.at_work(run_id),
+                # It may wait for another one that is killed meanwhile.
+                Reaper(settings, operations, location).while_at_work(),
+            ):
                 outcome = execution.execute(
                     selection, location, instance, run_id, log, watch.event, entities_limit=entities_limit
                 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from semlabel.cli.alerts import alerts_line
 from semlabel.cli.common import command_for
 from semlabel.cli.text import age, age_seconds, interval, minute, number, table
-from semlabel.operations import STARTED
+from semlabel.run_life import STARTED
 
 if TYPE_CHECKING:
     from semlabel.settings import Settings

@@ -11,15 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from semlabel.errors import SemlabelError, SettingsError
 from semlabel.judging import active_sample, random_sample, similarity_sample
 from semlabel.judging.before_a_run import fill_from_tables
 from semlabel.judging.random_sample import Pair
 from semlabel.judging.store import RANDOM, STRATIFIED, read_judgements
+from semlabel.reading import reading
 from semlabel.sources import read_catalog, read_entities
-from semlabel.warehouse import LEASE, Opening, Warehouse
+from semlabel.warehouse import Opening, Warehouse
 
 if TYPE_CHECKING:
     from semlabel.operations import Operations
@@ -108,10 +108,7 @@ def _reading(settings: "Settings", operations: "Operations | None") -> Iterator[
     """The project's warehouse, or before a first run one in memory that holds what its tables say."""
     with contextlib.ExitStack() as stack:
         if operations is not None and settings.paths.warehouse.exists():
-            wait = settings.environment.lease_wait_seconds
-            stack.enter_context(operations.lease(LEASE, f"sample-{uuid4().hex[:8]}", wait))
-            opened = Opening.of(settings).open(settings.paths.warehouse, read_only=True)
-            warehouse = stack.enter_context(opened)
+            warehouse = stack.enter_context(reading(settings, "sample"))
             if warehouse.content_digest("entities") and warehouse.content_digest("catalog"):
                 _refuse_useless(warehouse, settings)
                 yield warehouse
