@@ -147,6 +147,11 @@ def read_references(settings: Settings, erased: Collection[str] = ()) -> SourceT
     return _table(reading, raw, digest, path)
 
 
+def text_ids(frame: "pd.DataFrame", key: str) -> dict[str, str]:
+    """The text id of every id of a frame of entities or candidates (columns `key` and text)."""
+    return {str(name): text_id(str(text)) for name, text in zip(frame[key], frame["text"], strict=True)}
+
+
 def _read_texts(
     settings: Settings, source: SourceName, id_name: str, extra: str, erased: Collection[str] = ()
 ) -> SourceTable:

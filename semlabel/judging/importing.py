@@ -24,18 +24,18 @@ from semlabel.judging.store import (
     probability_of,
     read_judgements,
 )
-from semlabel.sources import ERASED, RefusedRow, label_of, read_catalog, read_entities
+from semlabel.sources import ERASED, RefusedRow, label_of, read_catalog, read_entities, text_ids
 from semlabel.splits import HELD_OUT, TRAIN
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from semlabel.operations import Operations
     from semlabel.settings import Settings
 
 NOT_JUDGED, ALREADY = "not judged yet", "already imported"
 HARMLESS = (NOT_JUDGED, ALREADY, ERASED)
 """Reasons that are no fault of the file."""
+_Key = tuple[str, str, bool, str, str, str]
+"""A pair, what it was judged, how it was picked, and the two texts: the same of another text is another judgement."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class _Checks:
     entities: Mapping[str, str]
     candidates: Mapping[str, str]
     erased: frozenset[str]
-    known: set[tuple[str, str, bool, str]]
+    known: set[_Key]
     now: str
-    seen: set[tuple[str, str, bool, str]] = field(default_factory=set)
+    seen: set[_Key] = field(default_factory=set)
 
     def judgement(self, cells: Mapping[str, str]) -> Judgement | str:
         """The judgement of a row, or why there is none."""
@@ -90,7 +90,7 @@ class _Checks:
         now = (self.entities[entity_id], self.candidates[candidate_id])
         if now != (cells["entity_text_id"], cells["candidate_text_id"]):
             return "a text was changed since the export"
-        said = (entity_id, candidate_id, label, design)
+        said = (entity_id, candidate_id, label, design, *now)
         if said in self.known:
             return ALREADY
         if said in self.seen:
@@ -118,10 +118,12 @@ def import_judgements(path: Path, settings: "Settings", operations: "Operations"
     with operations.lease(LEASE, f"import-{path.name}", settings.environment.lease_wait_seconds):
         known = read_judgements(settings)
         checks = _Checks(
-            entities=_text_ids(entities, "entity_id"),
-            candidates=_text_ids(candidates, "candidate_id"),
+            entities=text_ids(entities, "entity_id"),
+            candidates=text_ids(candidates, "candidate_id"),
             erased=operations.erased_ids(),
-            known={(*row.pair, row.label, row.design) for row in known},
+            known={
+                (*row.pair, row.label, row.design, row.entity_text_id, row.candidate_text_id) for row in known
+            },
             now=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         imported, refused, reasons = _sorted(rows, checks.judgement)
@@ -130,11 +132,6 @@ def import_judgements(path: Path, settings: "Settings", operations: "Operations"
     if len(imported) + len(refused) != len(rows):
         raise AssertionError(f"{path}: {len(rows)} rows in, {len(imported)} imported, {len(refused)} refused")
     return Import(len(rows), imported, refused, reasons)
-
-
-def _text_ids(frame: "pd.DataFrame", key: str) -> dict[str, str]:
-    """What every id of a source says now."""
-    return {str(name): text_id(str(text)) for name, text in zip(frame[key], frame["text"], strict=True)}
 
 
 def _sorted(

@@ -6,7 +6,7 @@ run at all. Knows nothing of file formats.
 """
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from semlabel.errors import SemlabelError, SettingsError
 from semlabel.judging import active_sample, random_sample, similarity_sample
 from semlabel.judging.before_a_run import fill_from_tables
 from semlabel.judging.random_sample import Pair
-from semlabel.judging.store import RANDOM, STRATIFIED, read_judgements
+from semlabel.judging.store import RANDOM, STRATIFIED, Said, read_judgements, still_current
 from semlabel.sources import read_catalog, read_entities
 from semlabel.warehouse import LEASE, Opening, Warehouse
 
@@ -51,12 +51,27 @@ def sample_active(settings: "Settings", operations: "Operations | None", count: 
     Raises SemlabelError where there is nothing to pick or judgements could not be used, LeaseHeld.
     """
     with _reading(settings, operations) as warehouse:
-        judged = {row.pair for row in read_judgements(settings)}
+        judged = {row.pair for row in of_these_texts(warehouse, read_judgements(settings))}
         rows = pairs_to_teach(warehouse, judged, settings.sources.unlisted, count)
     if not rows:
         raise SemlabelError("no pair of a train entity is left to pick: all are judged; export with --random")
     _refuse_stale(rows, settings)
     return rows
+
+
+def of_these_texts(warehouse: Warehouse, rows: Sequence[Said]) -> list[Said]:
+    """The rows that were said of the texts which the warehouse has now. A pair with another text is to be asked anew."""
+    with (
+        warehouse.ids("said_entities", {row.entity_id for row in rows}),
+        warehouse.ids("said_candidates", {row.candidate_id for row in rows}),
+    ):
+        entities = dict(
+            warehouse.rows("SELECT entity_id, text_id FROM entities SEMI JOIN said_entities ON id = entity_id")
+        )
+        candidates = dict(
+            warehouse.rows("SELECT candidate_id, text_id FROM catalog SEMI JOIN said_candidates ON id = candidate_id")
+        )
+    return still_current(rows, entities, candidates)
 
 
 def pairs_to_teach(warehouse: Warehouse, judged: Collection[Pair], unlisted: str, count: int) -> list[SampledPair]:
@@ -83,7 +98,8 @@ def sample_random(
     warehouse.
     """
     with _reading(settings, operations) as warehouse:
-        judged = {row.pair for row in read_judgements(settings) if row.design == RANDOM}
+        known = [row for row in read_judgements(settings) if row.design == RANDOM]
+        judged = {row.pair for row in of_these_texts(warehouse, known)}
         with warehouse.ids("wanted_splits", splits):
             entity_ids = [row[0] for row in warehouse.rows(_OF_SPLITS)]
         if not entity_ids:
