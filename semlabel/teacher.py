@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -192,6 +192,14 @@ class Teacher:
         except (OSError, ValueError):
             return None
         return found if isinstance(found, dict) and found.get("said") in (*_ANSWERS, "refused") else None
+
+    def repeats(self, cells: Mapping[str, str], template: str) -> bool:
+        """Whether a judged row (its cells by column) holds what this model said of these texts: asking again brings it
+        back, and for nothing. What people made of an answer is no answer.
+        """
+        asked = question(0, cells.get("entity_text", ""), cells.get("candidate_text", ""), template, self._model)
+        known = self.known(asked)
+        return cells["design"] == TEACHER and known is not None and known["said"] == cells[JUDGEMENT]
 
     def ask(
         self,
