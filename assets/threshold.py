@@ -11,7 +11,7 @@ import dagster as dg
 from assets import metadata
 from assets.baselines import baseline_names, judged_with_baselines
 from assets.checks import GateCheck, gate_check
-from assets.evaluation import ensure_scored, judged_pairs, score_split, split_ids
+from assets.evaluation import certify_pairs, decided, ensure_scored, judged_pairs, score_split, split_ids
 from assets.labelers import judged_checkpoint, judged_labeler
 from assets.ledger import JUDGED, RESULT, certify_use
 from assets.shortlist import at_bottom, with_shortlists
@@ -44,12 +44,14 @@ def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
     with step.writer() as warehouse:
         ensure_scored(step, warehouse, directory, manifest, "calibrate")
         outcome = score_split(step, warehouse, directory, manifest, "certify", "test")
-        calibrate, certify = (judged_pairs(step, warehouse, manifest, split) for split in ("calibrate", "certify"))
+        calibrate = judged_pairs(step, warehouse, manifest, "calibrate")
+        proof = certify_pairs(step, warehouse, manifest)
         test = judged_with_baselines(step, warehouse, manifest, "test")
         certify_ids = split_ids(warehouse, "certify")
         texts = [row[0] for row in warehouse.rows("SELECT text_id FROM catalog ORDER BY 1")]
         rule = rule_of(step.settings)
-        (calibrate, certify, test), by_size = with_shortlists(step, warehouse, rule, calibrate, certify, test)
+        (calibrate, proof, test), by_size = with_shortlists(step, warehouse, rule, calibrate, proof, test)
+    certify = decided(proof)
     settings = step.settings.calibration
     policy = Policy(settings.min_precision, settings.max_fpr, settings.max_fnr)
     platt = _probability_map(calibrate)
@@ -57,7 +59,7 @@ def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
     if use.number > 1:
         step.log.warning(f"look {use.number} at these certify entities: held to confidence {use.confidence:.4g}")
     result = walk(
-        policy, calibrate, certify, use.confidence, settings.cuts, settings.min_expected_flagged, use.next_confidence
+        policy, calibrate, proof, use.confidence, settings.cuts, settings.min_expected_flagged, use.next_confidence
     )
     digest, path = write_labeler(
         step.settings.paths.labelers,
@@ -74,6 +76,7 @@ def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
     return metadata.materialized(
         digest,
         certify_pairs=len(certify),
+        certify_undecided=len(proof) - len(certify),
         path=str(path),
         labeler_digest=digest,
         threshold=result.threshold,

@@ -20,7 +20,7 @@ from semlabel.sources import read_references
 from semlabel.warehouse import Warehouse
 from tests.pipeline_fixtures import TRUE_CANDIDATES, failed, make_project, run
 from tests.test_judging import judgement
-from tests.test_judging_pipeline import references_of
+from tests.test_judging_pipeline import references_of, told
 
 PROVE = ("--random", "--split", "calibrate", "--split", "certify", "--split", "test")
 
@@ -55,6 +55,19 @@ def judged(path, share=1.0):
         writer.writeheader()
         writer.writerows(rows)
     return rows
+
+
+def blank(path, split, count):
+    """Take the first judgements of a split out of a file again."""
+    with Path(path).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in [row for row in rows if row["split"] == split][:count]:
+        row["judgement"] = ""
+    with Path(path).open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return sum(row["split"] == split and bool(row["judgement"]) for row in rows)
 
 
 def failures(result):
@@ -271,11 +284,12 @@ def test_from_two_tables_to_a_labeler(command, project, instance):
     assert "Judgements among them: 120" in out
     (failure,) = failures(run(project, instance))
     assert failure.step_key == "checkpoint"
-    told = str(failure.event_specific_data.error)
-    assert "calibrate 0 YES and 0 NO, certify 0 YES and 0 NO, test 0 YES and 0 NO): ask people with" in told
-    assert "`semlabel sample --random --split calibrate --split certify --split test --out prove.csv`" in told
+    problem = str(failure.event_specific_data.error)
+    assert "calibrate 0 YES and 0 NO, certify 0 YES and 0 NO, test 0 YES and 0 NO): ask people with" in problem
+    assert "`semlabel sample --random --split calibrate --split certify --split test --out prove.csv`" in problem
     command("sample", *PROVE, "--count", "320", "--out", "prove.csv")
     judged("prove.csv", 0.97)
+    certify = blank("prove.csv", "certify", 2)
     assert command("judgements", "import", "prove.csv")[0] == 0
     code, out, _ = command("check")
     assert code == 0 and "is judged there" not in out and "20 entities train, 40 are held out" in out
@@ -283,6 +297,9 @@ def test_from_two_tables_to_a_labeler(command, project, instance):
 
     result = run(project, instance)
     assert failed(result) == set()
+    threshold = told(result, "threshold")
+    assert (threshold["certify_undecided"], threshold["certify_pairs"]) == (2, certify)
+    assert "(2 drawn pairs that nobody judged count as wrong)" in threshold["sentence"]
     designs = {design for _, design, _ in references_of(project).values()}
     assert designs == {RANDOM, STRATIFIED}
     with project.warehouse() as warehouse:

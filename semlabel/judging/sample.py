@@ -81,7 +81,7 @@ def pairs_to_teach(warehouse: Warehouse, judged: Collection[Pair], unlisted: str
     picked = active_sample.pick(warehouse, judged, unlisted, count) if active_sample.has_labeled(warehouse) else []
     if picked:
         return _rows(warehouse, {found.pair: (found.design, None) for found in picked})
-    listed = warehouse.rows("SELECT entity_id, candidate_id FROM reference_labels")
+    listed = warehouse.rows(f"SELECT entity_id, candidate_id FROM reference_labels UNION {active_sample.CONTRADICTED}")
     entities = dict(warehouse.rows("SELECT entity_id, text FROM entities WHERE split = 'train' ORDER BY entity_id"))
     candidates = dict(warehouse.rows("SELECT candidate_id, text FROM catalog ORDER BY position"))
     known = {*judged, *((row[0], row[1]) for row in listed)}
