@@ -54,7 +54,7 @@ def teacher_labels(context: dg.AssetExecutionContext, project: ProjectResource) 
         asked_before=len(current),
         answered=len(found.answers),
         yes=sum(said == "yes" for said in found.answers.values()),
-        **{name: getattr(found, name) for name in ("unsure", "refused", "failed", "not_asked", "cached")},
+        **{name: getattr(found, name) for name in ("unsure", "refused", "failed", "not_asked", "cached", "unreported")},
         tokens_in=found.tokens_in,
         tokens_out=found.tokens_out,
         estimated_cost=expected,

@@ -73,7 +73,7 @@ def teacher(
     document: dict[str, Any] = {
         "out": str(out),
         "answered": len(taught.answers),
-        **{name: getattr(taught, name) for name in ("unsure", "refused", "failed", "not_asked", "cached")},
+        **{name: getattr(taught, name) for name in ("unsure", "refused", "failed", "not_asked", "cached", "unreported")},
         "left_for_people": found.for_people,
         "tokens_in": taught.tokens_in,
         "tokens_out": taught.tokens_out,
@@ -87,6 +87,8 @@ def teacher(
             f"{taught.failed:,} failed, {taught.not_asked:,} not asked; cost {document['cost']:.4g}"
         )
         show(f"Next: {command_for(settings, f'judgements import {out}')}")
+    if taught.unreported:
+        say(f"{taught.unreported:,} answers came without what they used: their cost is estimated")
     if taught.first_failure:
         say(f"first failure: {taught.first_failure}")
     raise typer.Exit(1 if taught.failed or taught.not_asked else 0)
