@@ -18,7 +18,8 @@ from semlabel.judging import active_sample, random_sample, similarity_sample
 from semlabel.judging.before_a_run import fill_from_tables
 from semlabel.judging.random_sample import Pair
 from semlabel.judging.store import RANDOM, STRATIFIED, Said, read_judgements, still_current
-from semlabel.sources import read_catalog, read_entities
+from semlabel.online_texts import held_text_ids
+from semlabel.sources import read_catalog, read_entities, text_ids
 from semlabel.warehouse import LEASE, Opening, Warehouse
 
 if TYPE_CHECKING:
@@ -53,9 +54,9 @@ def sample_active(settings: "Settings", operations: "Operations | None", count: 
     with _reading(settings, operations) as warehouse:
         judged = {row.pair for row in of_these_texts(warehouse, read_judgements(settings))}
         rows = pairs_to_teach(warehouse, judged, settings.sources.unlisted, count)
-    if not rows:
-        raise SemlabelError("no pair of a train entity is left to pick: all are judged; export with --random")
-    _refuse_stale(rows, settings)
+        if not rows:
+            raise SemlabelError("no pair of a train entity is left to pick: all are judged; export with --random")
+        _refuse_stale(rows, warehouse, settings)
     return rows
 
 
@@ -112,7 +113,7 @@ def sample_random(
         if not drawn.pairs:
             raise SemlabelError(f"all {drawn.frame} pairs of {', '.join(splits)} are judged: choose another --split")
         rows = _rows(warehouse, dict.fromkeys(drawn.pairs, (RANDOM, drawn.probability)))
-    _refuse_stale(rows, settings)
+        _refuse_stale(rows, warehouse, settings)
     return rows
 
 
@@ -147,18 +148,13 @@ def _refuse_useless(warehouse: Warehouse, settings: "Settings") -> None:
         )
 
 
-def _refuse_stale(rows: list[SampledPair], settings: "Settings") -> None:
-    """Raise SemlabelError where most pairs are of texts that the tables do not hold any more: their import would be
-    refused, and people would have judged in vain.
+def _refuse_stale(rows: list[SampledPair], warehouse: Warehouse, settings: "Settings") -> None:
+    """Raise SemlabelError where most pairs are of texts that the tables do not hold any more, and that did not come
+    online either: their import would be refused, and people would have judged in vain.
     """
-    entities, candidates = (
-        dict(zip(frame[key], frame["text"], strict=True))
-        for frame, key in ((read_entities(settings).frame, "entity_id"), (read_catalog(settings).frame, "candidate_id"))
-    )
-    stale = sum(
-        (entities.get(row.entity_id), candidates.get(row.candidate_id)) != (row.entity_text, row.candidate_text)
-        for row in rows
-    )
+    source = read_entities(settings).frame
+    entities = text_ids(source, "entity_id") | held_text_ids(warehouse, source)
+    stale = len(rows) - len(still_current(rows, entities, text_ids(read_catalog(settings).frame, "candidate_id")))
     if stale > len(rows) / 2:
         raise SemlabelError(
             f"{stale} of {len(rows)} pairs are of texts that are not in the tables any more: let "
