@@ -4,6 +4,7 @@ Knows which split may be looked at when, and what a further look at the same cer
 found and bounded stands in `semlabel.thresholds`.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
     from semlabel.gates import GateResult
     from semlabel.manifest import Manifest
     from semlabel.thresholds import ThresholdResult
+    from semlabel.warehouse import Warehouse
+
+# Pairs that chance drew of certify, and the entities that are in a split and in none.
+_COUNTS = """SELECT
+    (SELECT count(*) FROM reference_labels SEMI JOIN (SELECT entity_id FROM entities WHERE split = 'certify')
+        USING (entity_id) WHERE design = 'random'),
+    count(*) FILTER (WHERE split <> ''), count(*) FILTER (WHERE split = '') FROM entities"""
 
 
 @dg.asset(
@@ -49,6 +57,7 @@ def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
         test = judged_with_baselines(step, warehouse, manifest, "test")
         certify_ids = split_ids(warehouse, "certify")
         texts = [row[0] for row in warehouse.rows("SELECT text_id FROM catalog ORDER BY 1")]
+        covers = _coverage(step, warehouse)
         rule = rule_of(step.settings)
         (calibrate, proof, test), by_size = with_shortlists(step, warehouse, rule, calibrate, proof, test)
     certify = decided(proof)
@@ -61,6 +70,8 @@ def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
     result = walk(
         policy, calibrate, proof, use.confidence, settings.cuts, settings.min_expected_flagged, use.next_confidence
     )
+    if covers and result.verdict == "pass":
+        result = replace(result, sentence=f"{result.sentence} {covers}")
     digest, path = write_labeler(
         step.settings.paths.labelers,
         directory,
@@ -93,6 +104,14 @@ def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
         report=metadata.report(step),
         **_plots(calibrate, certify, platt, result, settings.min_precision),
     )
+
+
+def _coverage(step: Step, warehouse: "Warehouse") -> str:
+    """Whom a promise covers, where that is not the table."""
+    from semlabel.judging.coverage import covered
+
+    ((drawn, in_splits, in_none),) = warehouse.rows(_COUNTS)
+    return covered(step.settings.sources.unlisted, drawn > 0, in_splits, in_none)
 
 
 def _probability_map(calibrate: "pd.DataFrame") -> "Platt":

@@ -33,16 +33,18 @@ class ReferenceCheck:
 
 
 def entities_to_split(
-    entity_ids: Collection[str], references: "pd.DataFrame", judged_ids: Collection[str], unlisted: str
+    entity_ids: Collection[str], references: "pd.DataFrame", also_ids: Collection[str], unlisted: str
 ) -> set[str]:
-    """The entities that can train or be judged by: those that `references` or people's judgements name.
+    """The entities that can train or be judged by: those that `references` name.
 
-    Where unlisted pairs are unknown and no reference says anything, that is every entity: anyone can be asked about.
+    Where unlisted pairs are unknown, also `also_ids`: those that people's judgements name and those that were drawn
+    before, because a random sample of a split is one of all its entities. And where no reference says anything every
+    entity: anyone can be asked about.
     """
     named = set(references["entity_id"])
     if unlisted == "negative":
         return named & set(entity_ids)
-    return (named | set(judged_ids)) & set(entity_ids) if named else set(entity_ids)
+    return (named | set(also_ids)) & set(entity_ids) if named else set(entity_ids)
 
 
 def check_references(

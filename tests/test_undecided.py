@@ -7,13 +7,14 @@ import pytest
 from semlabel.digests import text_id
 from semlabel.judged import Judged, limit_bound
 from semlabel.judging.active_sample import pick
+from semlabel.judging.coverage import covered
 from semlabel.judging.labels import reference_labels
 from semlabel.judging.merging import REFERENCE, UNJUDGED, one_row_per_pair
 from semlabel.judging.random_sample import complete_sample, draw, left_unjudged
 from semlabel.judging.sample import pairs_to_teach
 from semlabel.judging.store import NEAR_THRESHOLD, RANDOM
 from semlabel.pairs import build_training_pairs, cross_product_labels
-from semlabel.references import CONTRADICTORY, UNREADABLE
+from semlabel.references import CONTRADICTORY, UNREADABLE, entities_to_split
 from semlabel.sources import read_references
 from semlabel.thresholds import Policy, walk
 from tests.storage import Project
@@ -225,3 +226,22 @@ def test_the_verdict_says_how_many_pairs_were_taken_for_wrong():
     assert found.misses["positives"] == int(certify.labels[~hidden].sum())
     assert found.misses["positives"] + found.misses["negatives"] == int((~hidden).sum())
     assert found.misses["fn"] <= found.misses["positives"] and found.misses["fnr_bound"] > found.misses["fnr"]
+
+
+# --- whom a promise covers
+
+
+def test_a_promise_says_where_it_is_not_one_for_the_table():
+    assert covered("negative", False, 50, 10) == "" == covered("unknown", True, 60, 0)
+    listed = "This holds for pairs like those that are listed, not for the table."
+    assert covered("unknown", False, 60, 0) == covered("unknown", False, 50, 10) == listed
+    assert covered("unknown", True, 1_050, 2_000) == (
+        "This holds for the 1,050 entities that references or judgements name, not for the other 2,000 of the table."
+    )
+
+
+def test_who_was_drawn_once_stays_in_the_frame_of_the_random_sample():
+    listed = references(("e0", "c0", True, REFERENCE))
+    assert entities_to_split(list(ENTITIES), listed, ["e4", "gone"], "unknown") == {"e0", "e4"}
+    assert entities_to_split(list(ENTITIES), listed, ["e4"], "negative") == {"e0"}
+    assert entities_to_split(list(ENTITIES), listed[:0], [], "unknown") == set(ENTITIES)
