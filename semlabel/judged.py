@@ -43,8 +43,8 @@ class Judged:
     ) -> "Judged":
         """Build from equally long columns; raises ValueError for other lengths or margins not finite.
 
-        Pairs that are not `shortlisted` (None: all are) count as NO; the label of an `undecided` one (None: none is) says
-        nothing. How far entities differ is read off the margins of the others.
+        Pairs that are not `shortlisted` (None: all are) count as NO; the label of an `undecided` one (None: none is)
+        says nothing. How far entities differ is read off the margins of the others.
         """
         label, margin = np.asarray(labels, dtype=bool), np.asarray(margins, dtype=np.float64)
         ids = np.asarray(entity_ids)

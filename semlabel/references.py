@@ -21,9 +21,9 @@ _CONTRADICTS = f"{CONTRADICTORY}: listed as YES and as NO"
 class ReferenceCheck:
     """`kept` (entity_id, candidate_id, label) and the refused rows; together they are the references checked.
 
-    `undecided` (entity_id, candidate_id, reason) are pairs that references name without a usable label: not YES, and not
-    NO either where unlisted pairs are. `left_out` counts kept references to candidates that `catalog_top` left out. They
-    stay, because they show that their entity was judged: without them its unlisted pairs would count as unknown.
+    `undecided` (entity_id, candidate_id, reason) are pairs that references name without a usable label: not YES, and
+    not NO either where unlisted pairs are. `left_out` counts kept references to candidates that `catalog_top` left out.
+    They stay, because they show that their entity was judged: without them its unlisted pairs would count as unknown.
     """
 
     kept: "pd.DataFrame"

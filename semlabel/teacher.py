@@ -112,8 +112,8 @@ class Export:
 class Taught:
     """What came of it. Every question is answered, unsure, refused, failed, or was not asked for the cap.
 
-    `said` is what the model said by row, `answers` what of it is yes or no. Of `unreported` answers the endpoint did not
-    say what they used: they are charged at the estimate, or a cap would hold nothing.
+    `said` is what the model said by row, `answers` what of it is yes or no. Of `unreported` answers the endpoint did
+    not say what they used: they are charged at the estimate, or a cap would hold nothing.
     """
 
     answers: dict[int, str] = field(default_factory=dict)

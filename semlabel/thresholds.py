@@ -97,9 +97,9 @@ def walk(
     """Search the threshold: choose cuts on `calibrate`, prove them on `certify` with `confidence`.
 
     `next_confidence` is what a further look would have to be made with, when it says how many more entities to judge.
-    Both are `Judged` or tables with columns `entity_id`, `label`, `margin` (see `Judged.of_table`): every judged pair of
-    the split's entities, none of which was trained on. Raises SettingsError for a policy without limits, ValueError for
-    margins that are not finite.
+    Both are `Judged` or tables with columns `entity_id`, `label`, `margin` (see `Judged.of_table`): every judged pair
+    of the split's entities, none of which was trained on. Raises SettingsError for a policy without limits, ValueError
+    for margins that are not finite.
     """
     ceilings = policy.ceilings()
     chosen = calibrate if isinstance(calibrate, Judged) else Judged.of_table(calibrate)
@@ -242,8 +242,8 @@ def _result(
 
 
 def _misses(proof: Judged, cut: float | None, level: float) -> dict[str, Any]:
-    """False negatives over all judged pairs at `cut`, with their upper bound and what it rests on. In the bound undecided
-    pairs count as misses where they are not flagged.
+    """False negatives over all judged pairs at `cut`, with their upper bound and what it rests on. In the bound the
+    undecided pairs that are not flagged count as misses.
     """
     positives, undecided = int(proof.labels.sum()), int(proof.undecided.sum())
     told: dict[str, Any] = {"positives": positives, "negatives": int(proof.labels.size) - positives - undecided}

@@ -314,15 +314,16 @@ def test_from_two_tables_to_a_labeler(command, project, instance):
     # Now a labeler has labeled, and its doubts are what is asked for.
     assert {row.design for row in sample_active(project.settings, project.operations, 9)} & {STRATIFIED} == set()
 
-    # References that come later name few, and one entity more: who was drawn stays drawn, and the promise says for whom.
+    # References that come later name few: who was drawn stays drawn, and the promise says that a new one is not covered.
     ((entity_id, candidate_id),) = [pair for pair, (label, design, _) in references_of(project).items() if label][:1]
     project.write_references([{"entity_id": entity_id, "candidate_id": candidate_id, "label": "yes"}])
     project.change(sources={"references": "references.csv"})
     before = splits_of(project)
-    project.write_entities([*project.entities(), {"entity_id": "new", "text": "a line of work that nobody was asked about"}])
+    stranger = {"entity_id": "new", "text": "a line of work that nobody was asked about"}
+    project.write_entities([*project.entities(), stranger])
     promised = told(run(project, instance, job="train_labeler"), "threshold")["sentence"]
     assert splits_of(project) == before | {"new": ""} and "" not in before.values()
     assert promised == (
-        f"{threshold['sentence']} This holds for the 60 entities that references or judgements name, not for the other 1 "
-        "of the table."
+        f"{threshold['sentence']} This holds for the 60 entities that references or judgements name, not for the other "
+        "1 of the table."
     )

@@ -22,7 +22,7 @@ def world(tmp_path):
 
 
 def edit(world, name: str) -> None:
-    """Another text for an entity or a candidate, in its source and, as after a run, in the warehouse with its margins."""
+    """Another text for an entity or a candidate, in its source and, as after a run, in the warehouse with margins."""
     table, key = ("entities", "entity_id") if name in ENTITIES else ("catalog", "candidate_id")
     path = world.root / f"{table}.csv"
     old = ENTITIES.get(name) or CATALOG[name]
@@ -63,8 +63,10 @@ def test_an_edited_text_brings_its_pairs_back_into_the_random_sample(world, name
         everything()
     assert judge_all(world, again, "again.json").reasons == {"already imported": len(again)}
 
-    entities = {entity: (SPLITS[entity], text_id(EDITED if entity == name else text)) for entity, text in ENTITIES.items()}
-    candidates = {candidate: text_id(EDITED if candidate == name else text) for candidate, text in CATALOG.items()}
+    entities, candidates = (
+        {key: text_id(EDITED if key == name else text) for key, text in texts.items()} for texts in (ENTITIES, CATALOG)
+    )
+    entities = {entity_id: (SPLITS[entity_id], text) for entity_id, text in entities.items()}
     kept, refused = usable_judgements(read_judgements(world.settings), entities, candidates)
     assert (len(kept), len(refused)) == (20, len(again))
     assert set(zip(kept["entity_id"], kept["candidate_id"], strict=True)) == pairs(first)

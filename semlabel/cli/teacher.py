@@ -70,10 +70,11 @@ def teacher(
         lambda so_far: price.of(so_far.tokens_in, so_far.tokens_out) < max_cost or cost == 0,
     )
     asking.write_judged(out, found, taught.answers)
+    counted = ("unsure", "refused", "failed", "not_asked", "cached", "unreported")
     document: dict[str, Any] = {
         "out": str(out),
         "answered": len(taught.answers),
-        **{name: getattr(taught, name) for name in ("unsure", "refused", "failed", "not_asked", "cached", "unreported")},
+        **{name: getattr(taught, name) for name in counted},
         "left_for_people": found.for_people,
         "tokens_in": taught.tokens_in,
         "tokens_out": taught.tokens_out,
@@ -95,7 +96,7 @@ def teacher(
 
 
 def _refuse_to_replace(out: Path, export: Path, settings: "Settings", asked: "Teacher") -> None:
-    """Raise SourceError where `out` holds what would be lost: all but earlier answers, and rows judged in the export."""
+    """Raise SourceError where `out` holds what would be lost: more than earlier answers and rows judged in the export."""
     from semlabel.judging.files import read_judged
     from semlabel.judging.replacing import refuse_to_replace
 

@@ -47,9 +47,9 @@ def reference_labels(
 ) -> Labels:
     """What can be used of both, where `entities` gives split and text id by id.
 
-    `candidate_text_ids` are all candidates of the source, `catalog_ids` those that are labeled, `unreadable` the pairs of
-    references that were refused for their label. What a teacher says of a pair that people decided does not count: it
-    can be wrong, and must not undo their label by contradicting it.
+    `candidate_text_ids` are all candidates of the source, `catalog_ids` those that are labeled, `unreadable` the pairs
+    of references that were refused for their label. What a teacher says of a pair that people decided does not count:
+    it can be wrong, and must not undo their label by contradicting it.
     """
     fresh, unusable = usable_judgements(judgements, entities, candidate_text_ids, erased)
     rows = _together(references, fresh)

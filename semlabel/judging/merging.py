@@ -109,7 +109,7 @@ def one_row_per_pair(
 def _outside_samples(
     rows: "pd.DataFrame", split_of: Mapping[str, str], candidate_ids: Sequence[str]
 ) -> "tuple[pd.Series[bool], list[RefusedRow], list[str], list[Pair]]":
-    """Which judgements are in no sample, those with the reason, what to know of each sample, and what it leaves open."""
+    """Which judgements are in no sample, those with the reason, what to know of each sample, what it leaves open."""
     import pandas as pd
 
     split = rows["entity_id"].map(split_of)

@@ -61,7 +61,7 @@ def sample_active(settings: "Settings", operations: "Operations | None", count: 
 
 
 def of_these_texts(warehouse: Warehouse, rows: Sequence[Said]) -> list[Said]:
-    """The rows that were said of the texts which the warehouse has now. A pair with another text is to be asked anew."""
+    """The rows that were said of the texts which the warehouse has now; a pair with another text is asked anew."""
     with (
         warehouse.ids("said_entities", {row.entity_id for row in rows}),
         warehouse.ids("said_candidates", {row.candidate_id for row in rows}),

@@ -108,8 +108,8 @@ class Problem:
 
     @property
     def training_digest(self) -> str:
-        """The identity of what can be trained on: texts of entities and candidates, every reference label, and the pairs
-        without one that count as nothing.
+        """The identity of what can be trained on: texts of entities and candidates, every reference label, and which
+        pairs are undecided.
         """
         entities = self.entities[["entity_id", "text", "split"]].astype(str)
         undecided = [] if self.undecided.empty else [self.undecided]
