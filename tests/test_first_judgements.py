@@ -314,7 +314,7 @@ def test_from_two_tables_to_a_labeler(command, project, instance):
     # Now a labeler has labeled, and its doubts are what is asked for.
     assert {row.design for row in sample_active(project.settings, project.operations, 9)} & {STRATIFIED} == set()
 
-    # References that come later name few: who was drawn stays drawn, and the promise says that a new one is not covered.
+    # References that come later name few: who was drawn stays drawn, and a new entity is not promised anything.
     ((entity_id, candidate_id),) = [pair for pair, (label, design, _) in references_of(project).items() if label][:1]
     project.write_references([{"entity_id": entity_id, "candidate_id": candidate_id, "label": "yes"}])
     project.change(sources={"references": "references.csv"})

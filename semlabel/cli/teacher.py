@@ -96,7 +96,7 @@ def teacher(
 
 
 def _refuse_to_replace(out: Path, export: Path, settings: "Settings", asked: "Teacher") -> None:
-    """Raise SourceError where `out` holds what would be lost: more than earlier answers and rows judged in the export."""
+    """Raise SourceError where `out` holds more than earlier answers and rows that are judged in the export too."""
     from semlabel.judging.files import read_judged
     from semlabel.judging.replacing import refuse_to_replace
 
