@@ -56,9 +56,10 @@ def _scores(step: Step, warehouse: "Warehouse") -> "pd.DataFrame":
 def _file(step: Step, warehouse: "Warehouse") -> Path:
     from semlabel.digests import digest_of
 
-    tables = ("training_pairs", "entities", "catalog", "left_out_candidates", "reference_labels")
+    tables = ("training_pairs", "entities", "catalog", "left_out_candidates")
     seed, unlisted = step.settings.training.seed, step.settings.sources.unlisted
-    key = digest_of([_VERSION, seed, unlisted, *(warehouse.content_digest(table) for table in tables)])
+    digests = [*(warehouse.content_digest(table) for table in tables), warehouse.labels_digest()]
+    key = digest_of([_VERSION, seed, unlisted, *digests])
     return step.settings.paths.checkpoints / f"baselines-{key[:16]}.parquet"
 
 
@@ -69,6 +70,7 @@ def _computed(step: Step, warehouse: "Warehouse") -> "pd.DataFrame":
     from semlabel.pairs import cross_product_labels
 
     tables = warehouse.entities(), warehouse.catalog(), warehouse.reference_labels()
+    unlisted, undecided = step.settings.sources.unlisted, warehouse.undecided_pairs()
     texts = dict(zip(tables[0]["entity_id"], tables[0]["text"], strict=True))
     known = warehouse.training_candidates()
     candidates = dict(zip(known["candidate_id"], known["text"], strict=True))
@@ -77,9 +79,7 @@ def _computed(step: Step, warehouse: "Warehouse") -> "pd.DataFrame":
         entity_text = pairs["entity_id"].map(texts)
         return pairs.assign(entity_text=entity_text, candidate_text=pairs["candidate_id"].map(candidates))
 
-    judged = {
-        split: with_texts(cross_product_labels(*tables, split, step.settings.sources.unlisted)) for split in _SPLITS
-    }
+    judged = {split: with_texts(cross_product_labels(*tables, split, unlisted, undecided)) for split in _SPLITS}
     train = with_texts(warehouse.training_pairs())
     sink = in_tenths(step.progress, step.log.info)
     fitted = fit_baselines(train, judged["calibrate"], step.settings.training.seed, sink)

@@ -209,7 +209,7 @@ held_out_quality = gate_check(
         evidence=_quality,
         limits=("gates.min_auc", "gates.min_average_precision_ratio", "calibration.confidence"),
         pool="gpu",
-        also=lambda step: [step.digest("entities"), step.digest("reference_labels")] if step.trains else None,
+        also=lambda step: [step.digest("entities"), step.labels_digest()] if step.trains else None,
     )
 )
 _PARITY_LIMITS = (

@@ -34,7 +34,9 @@ def entities(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.
     from semlabel import online_texts
     from semlabel.judging.store import pinned_splits, read_judgements
     from semlabel.references import entities_to_split
+    from semlabel.remembered_splits import remembered
     from semlabel.sources import ERASED, read_entities, read_references
+    from semlabel.splits import LEFT_OUT
 
     step = project.step(context)
     erased_ids = step.operations.erased_ids()
@@ -45,7 +47,8 @@ def entities(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.
         ingested = _ingested(step, warehouse, erased_ids)
         online = online_texts.resolve(warehouse, source.frame)
         ids, unlisted = list(online.frame["entity_id"]), step.settings.sources.unlisted
-        judged = entities_to_split(ids, references, pinned, unlisted)
+        drawn = [entity_id for entity_id, split in remembered(warehouse).items() if split != LEFT_OUT]
+        judged = entities_to_split(ids, references, [*pinned, *drawn], unlisted)
         frame, notes = _split(step, warehouse, online.frame, judged, pinned)
         frame, problem = _measured(step, frame)
         replaced = warehouse.replace_entities(frame, step.run_id, source.digest)

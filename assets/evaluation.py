@@ -118,12 +118,46 @@ def reference_pairs(step: Step, warehouse: "Warehouse", split: str) -> "pd.DataF
     from semlabel.pairs import cross_product_labels
 
     tables = warehouse.entities(), warehouse.catalog(), warehouse.reference_labels()
-    return cross_product_labels(*tables, split, step.settings.sources.unlisted)
+    return cross_product_labels(*tables, split, step.settings.sources.unlisted, warehouse.undecided_pairs())
 
 
 def judged_pairs(step: Step, warehouse: "Warehouse", manifest: "Manifest", split: str) -> "pd.DataFrame":
     """The judged pairs of a split: entity_id, candidate_id, label, margin. Raises GateBlocked where one is missing."""
-    labels = reference_pairs(step, warehouse, split)
+    return _with_margins(warehouse, manifest, reference_pairs(step, warehouse, split), split)
+
+
+def certify_pairs(step: Step, warehouse: "Warehouse", manifest: "Manifest") -> "pd.DataFrame":
+    """The judged pairs of certify, and where a random sample judges it, behind them those that it left unjudged.
+
+    Then a column `undecided` tells them apart, and their label says nothing: who leaves out the pairs that are hard to
+    judge must not prove by the easy ones. Raises GateBlocked where a margin is missing.
+    """
+    import pandas as pd
+
+    from semlabel.judging.merging import UNJUDGED
+
+    judged = judged_pairs(step, warehouse, manifest, "certify")
+    left = warehouse.frame(
+        "SELECT entity_id, candidate_id FROM undecided_pairs JOIN entities USING (entity_id) "
+        "SEMI JOIN catalog USING (candidate_id) WHERE split = 'certify' AND reason = ? ORDER BY ALL",
+        [UNJUDGED],
+    )
+    if left.empty:
+        return judged
+    found = _with_margins(warehouse, manifest, left.assign(label=False), "certify")
+    return pd.concat([judged.assign(undecided=False), found.assign(undecided=True)], ignore_index=True)
+
+
+def decided(pairs: "pd.DataFrame") -> "pd.DataFrame":
+    """The pairs of `certify_pairs` that have a label."""
+    if "undecided" not in pairs:
+        return pairs
+    return pairs[~pairs["undecided"]].drop(columns="undecided").reset_index(drop=True)
+
+
+def _with_margins(
+    warehouse: "Warehouse", manifest: "Manifest", labels: "pd.DataFrame", split: str
+) -> "pd.DataFrame":
     margins = warehouse.margins(manifest.scorer_digest, list(labels["entity_id"].unique()))
     pairs = labels.merge(margins, on=["entity_id", "candidate_id"], how="left", validate="one_to_one")
     missing = int(pairs["margin"].isna().sum())

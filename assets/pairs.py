@@ -30,7 +30,8 @@ def training_pairs(context: dg.AssetExecutionContext, project: ProjectResource) 
     step = project.step(context)
     with step.writer() as warehouse:
         candidates = warehouse.training_candidates()
-        pairs = build_training_pairs(warehouse.entities(), candidates, warehouse.reference_labels(), step.settings)
+        tables = warehouse.entities(), candidates, warehouse.reference_labels()
+        pairs = build_training_pairs(*tables, step.settings, warehouse.undecided_pairs())
         replaced = warehouse.replace_training_pairs(pairs, step.run_id)
     kinds = pairs["kind"].value_counts()
     return metadata.materialized(

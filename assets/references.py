@@ -23,7 +23,10 @@ def reference_labels_after(*names: str) -> dg.AssetsDefinition:
 
 
 def _reference_labels(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
-    """The usable reference labels and judgements; unknown ids and contradictions are refused and counted."""
+    """The usable reference labels and judgements; unknown ids and contradictions are refused and counted.
+
+    Pairs that nobody can call YES or NO are kept apart, in `undecided_pairs`.
+    """
     from semlabel.digests import text_id
     from semlabel.judging import labels
     from semlabel.judging.store import TEACHER, read_judgements
@@ -39,8 +42,12 @@ def _reference_labels(context: dg.AssetExecutionContext, project: ProjectResourc
         known = {row[0]: row[1:] for row in warehouse.rows("SELECT entity_id, split, text_id FROM entities")}
         judgements = [*read_judgements(step.settings), *taught_judgements(step.settings)]
         unlisted = step.settings.sources.unlisted
-        found = labels.reference_labels(source.frame, judgements, known, in_source, candidate_ids, unlisted, erased)
+        found = labels.reference_labels(
+            *(source.frame, judgements, known, in_source, candidate_ids, unlisted, erased, source.unreadable)
+        )
         replaced = warehouse.replace_references(found.kept, step.run_id, _digest(step, source.digest))
+        warehouse.replace_undecided(found.undecided, step.run_id)
+        digest = warehouse.labels_digest()
         refused, not_used = [*source.refused, *found.references], found.judgements
         warehouse.add_refused(step.run_id, "references", [(row.row_id, row.reason) for row in refused])
         warehouse.add_refused(step.run_id, "judgements", [(row.row_id, row.reason) for row in not_used])
@@ -50,13 +57,14 @@ def _reference_labels(context: dg.AssetExecutionContext, project: ProjectResourc
     for warning in warnings:
         step.log.warning(warning)
     return metadata.materialized(
-        replaced.digest,
+        digest or replaced.digest,
         replaced.rows,
         rows_in=source.rows_in - len(source.frame) + found.rows_in,
         refused=len(refused) - sum(row.reason == ERASED for row in refused),
         erased=sum(row.reason == ERASED for row in refused),
         redundant=source.redundant + found.redundant,
         outside_catalog=found.outside_catalog,
+        undecided=len(found.undecided),
         positives=found.kept["label"].sum(),
         judgements=len(judgements),
         judgements_not_used=len(not_used),

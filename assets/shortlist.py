@@ -178,7 +178,7 @@ def _claim(of: str, yes: "pd.DataFrame", entity_ids: Any, confidence: float, lim
 
 
 def _basis(step: Step) -> Any:
-    return step.digest("reference_labels")
+    return step.labels_digest()
 
 
 shortlist_recall = gate_check(

@@ -54,7 +54,7 @@ def teacher_labels(context: dg.AssetExecutionContext, project: ProjectResource) 
         asked_before=len(current),
         answered=len(found.answers),
         yes=sum(said == "yes" for said in found.answers.values()),
-        **{name: getattr(found, name) for name in ("unsure", "refused", "failed", "not_asked", "cached")},
+        **{name: getattr(found, name) for name in ("unsure", "refused", "failed", "not_asked", "cached", "unreported")},
         tokens_in=found.tokens_in,
         tokens_out=found.tokens_out,
         estimated_cost=expected,
@@ -66,8 +66,7 @@ def teacher_labels(context: dg.AssetExecutionContext, project: ProjectResource) 
 
 def _to_ask(step: Step, known: "list[Asked]") -> "tuple[list[SampledPair], list[Asked]]":
     """The pairs that are still to be asked about, and what was asked of texts that are still the same."""
-    from semlabel.judging import taught
-    from semlabel.judging.sample import pairs_to_teach
+    from semlabel.judging.sample import of_these_texts, pairs_to_teach
     from semlabel.judging.store import read_judgements
     from semlabel.sources import read_references
 
@@ -75,13 +74,10 @@ def _to_ask(step: Step, known: "list[Asked]") -> "tuple[list[SampledPair], list[
     listed = read_references(step.settings, step.operations.erased_ids()).frame
     decided = set(zip(listed["entity_id"], listed["candidate_id"], strict=True))
     with step.reader() as warehouse:
-        ids = tuple(
-            dict(warehouse.rows(f"SELECT {key}, text_id FROM {table}"))
-            for table, key in (("entities", "entity_id"), ("catalog", "candidate_id"))
-        )
-        current = taught.still_current(known, (ids[0], ids[1]))
+        current = of_these_texts(warehouse, known)
+        by_people = of_these_texts(warehouse, read_judgements(step.settings))
         room = step.settings.teacher.pairs - len(current)
-        judged = decided | {row.pair for row in [*current, *read_judgements(step.settings)]}
+        judged = decided | {row.pair for row in [*current, *by_people]}
         unlisted = step.settings.sources.unlisted
         pairs = pairs_to_teach(warehouse, judged, unlisted, room) if room > 0 else []
     return pairs, current

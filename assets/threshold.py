@@ -4,6 +4,7 @@ Knows which split may be looked at when, and what a further look at the same cer
 found and bounded stands in `semlabel.thresholds`.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -11,7 +12,15 @@ import dagster as dg
 from assets import metadata
 from assets.baselines import baseline_names, judged_with_baselines
 from assets.checks import GateCheck, gate_check
-from assets.evaluation import ensure_scored, judged_pairs, judged_with, score_split, split_ids
+from assets.evaluation import (
+    certify_pairs,
+    decided,
+    ensure_scored,
+    judged_pairs,
+    judged_with,
+    score_split,
+    split_ids,
+)
 from assets.labelers import judged_checkpoint, judged_labeler
 from assets.ledger import JUDGED, RESULT, certify_use
 from assets.shortlist import at_bottom, with_shortlists
@@ -25,6 +34,13 @@ if TYPE_CHECKING:
     from semlabel.gates import GateResult
     from semlabel.manifest import Manifest
     from semlabel.thresholds import ThresholdResult
+    from semlabel.warehouse import Warehouse
+
+# Pairs that chance drew of certify, and the entities that are in a split and in none.
+_COUNTS = """SELECT
+    (SELECT count(*) FROM reference_labels SEMI JOIN (SELECT entity_id FROM entities WHERE split = 'certify')
+        USING (entity_id) WHERE design = 'random'),
+    count(*) FILTER (WHERE split <> ''), count(*) FILTER (WHERE split = '') FROM entities"""
 
 
 @dg.asset(
@@ -44,12 +60,15 @@ def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
     with step.writer() as warehouse:
         ensure_scored(step, warehouse, directory, manifest, "calibrate")
         outcome = score_split(step, warehouse, directory, manifest, "certify", "test")
-        calibrate, certify = (judged_pairs(step, warehouse, manifest, split) for split in ("calibrate", "certify"))
+        calibrate = judged_pairs(step, warehouse, manifest, "calibrate")
+        proof = certify_pairs(step, warehouse, manifest)
         test = judged_with_baselines(step, warehouse, manifest, "test")
         certify_ids = split_ids(warehouse, "certify")
         texts = [row[0] for row in warehouse.rows("SELECT text_id FROM catalog ORDER BY 1")]
+        covers = _coverage(step, warehouse)
         rule = rule_of(step.settings)
-        (calibrate, certify, test), by_size = with_shortlists(step, warehouse, rule, calibrate, certify, test)
+        (calibrate, proof, test), by_size = with_shortlists(step, warehouse, rule, calibrate, proof, test)
+    certify = decided(proof)
     settings = step.settings.calibration
     policy = Policy(settings.min_precision, settings.max_fpr, settings.max_fnr)
     platt = _probability_map(calibrate)
@@ -57,8 +76,10 @@ def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
     if use.number > 1:
         step.log.warning(f"look {use.number} at these certify entities: held to confidence {use.confidence:.4g}")
     result = walk(
-        policy, calibrate, certify, use.confidence, settings.cuts, settings.min_expected_flagged, use.next_confidence
+        policy, calibrate, proof, use.confidence, settings.cuts, settings.min_expected_flagged, use.next_confidence
     )
+    if covers and result.verdict == "pass":
+        result = replace(result, sentence=f"{result.sentence} {covers}")
     digest, path = write_labeler(
         step.settings.paths.labelers,
         directory,
@@ -74,6 +95,7 @@ def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
     return metadata.materialized(
         digest,
         certify_pairs=len(certify),
+        certify_undecided=len(proof) - len(certify),
         path=str(path),
         labeler_digest=digest,
         threshold=result.threshold,
@@ -90,6 +112,14 @@ def threshold(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
         report=metadata.report(step),
         **_plots(calibrate, certify, platt, result, settings.min_precision),
     )
+
+
+def _coverage(step: Step, warehouse: "Warehouse") -> str:
+    """Whom a promise covers, where that is not the table."""
+    from semlabel.judging.coverage import covered
+
+    ((drawn, in_splits, in_none),) = warehouse.rows(_COUNTS)
+    return covered(step.settings.sources.unlisted, drawn > 0, in_splits, in_none)
 
 
 def _probability_map(calibrate: "pd.DataFrame") -> "Platt":

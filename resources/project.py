@@ -88,13 +88,13 @@ class Step:
 
     def digest(self, table: str) -> str:
         """The content digest of a table of the warehouse. Raises GateBlocked before it was first filled."""
-        from semlabel.errors import GateBlocked
-
         with self.reader() as warehouse:
-            digest = warehouse.content_digest(table)
-        if digest is None:
-            raise GateBlocked(f"{table} has no content yet; run it first")
-        return digest
+            return _filled(table, warehouse.content_digest(table))
+
+    def labels_digest(self) -> str:
+        """The digest of what is known of pairs, undecided ones included. Raises GateBlocked before there is any."""
+        with self.reader() as warehouse:
+            return _filled("reference_labels", warehouse.labels_digest())
 
     def materialized(self, asset: str) -> dict[str, Any]:
         """What the latest materialization of an asset said of itself. Raises GateBlocked before the first one."""
@@ -172,3 +172,11 @@ class ProjectResource(dg.ConfigurableResource):
             _warehouse=self.warehouse,
             _scorers=self.scorers,
         )
+
+
+def _filled(table: str, digest: str | None) -> str:
+    from semlabel.errors import GateBlocked
+
+    if digest is None:
+        raise GateBlocked(f"{table} has no content yet; run it first")
+    return digest

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import duckdb
 
 _BY_ID = (
-    *("former_texts", "online_texts", "entities", "reference_labels", "training_pairs", "prediction_scope"),
-    "remembered_splits",
+    *("former_texts", "online_texts", "entities", "reference_labels", "undecided_pairs", "training_pairs"),
+    *("prediction_scope", "remembered_splits"),
 )
 # The texts of the entity, now and before, that no other entity and no candidate has or had.
 _OWN_TEXTS = """CREATE OR REPLACE TEMP TABLE own_texts AS
@@ -74,7 +74,7 @@ def erase_entity(warehouse: Warehouse, entity_id: str) -> None:
         for table in _BY_ID:
             connection.execute(f"DELETE FROM {table} WHERE entity_id = ?", [entity_id])
         _erase_refused(connection, refused)
-        for table in ("entities", "reference_labels", "training_pairs"):
+        for table in ("entities", "reference_labels", "undecided_pairs", "training_pairs"):
             renew_digest(connection, TABLES[table])
 
 

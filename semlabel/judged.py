@@ -21,7 +21,8 @@ Limit = Literal["precision", "fpr", "fnr"]
 class Judged:
     """Judged pairs of one split: `entity` (pairs,) codes 0..entities-1, `labels` (pairs,), `margins` (pairs,).
 
-    The margin of a pair that is NO whatever it is (no shortlist holds it) is -inf: no cut flags it.
+    The margin of a pair that is NO whatever it is (no shortlist holds it) is -inf: no cut flags it. `undecided` pairs
+    (pairs,) belong to the sample and have no label: at every cut they count as what makes that cut's decision wrong.
     """
 
     entity: NDArray[np.intp]
@@ -29,6 +30,7 @@ class Judged:
     margins: FloatArray
     entities: int
     levels: Levels | None = field(repr=False, compare=False)
+    undecided: NDArray[np.bool_] = field(repr=False)
 
     @classmethod
     def of(
@@ -37,10 +39,12 @@ class Judged:
         labels: ArrayLike,
         margins: ArrayLike,
         shortlisted: ArrayLike | None = None,
+        undecided: ArrayLike | None = None,
     ) -> "Judged":
         """Build from equally long columns; raises ValueError for other lengths or margins not finite.
 
-        Pairs that are not `shortlisted` (None: all are) count as NO. How far entities differ is read off all margins.
+        Pairs that are not `shortlisted` (None: all are) count as NO; the label of an `undecided` one (None: none is)
+        says nothing. How far entities differ is read off the margins of the others.
         """
         label, margin = np.asarray(labels, dtype=bool), np.asarray(margins, dtype=np.float64)
         ids = np.asarray(entity_ids)
@@ -49,36 +53,44 @@ class Judged:
         if not np.isfinite(margin).all():
             raise ValueError(f"{int((~np.isfinite(margin)).sum())} margins are not finite numbers")
         unique, code = np.unique(ids, return_inverse=True)
-        levels = entity_levels(code, label, margin)
+        open_ones = np.zeros(label.shape, bool) if undecided is None else np.asarray(undecided, dtype=bool)
+        known = ~open_ones
+        levels = entity_levels(code[known], label[known], margin[known])
         if shortlisted is not None:
             margin = np.where(np.asarray(shortlisted, dtype=bool), margin, -np.inf)
-        return cls(code, label, margin, len(unique), levels)
+        return cls(code, label & known, margin, len(unique), levels, open_ones)
 
     @classmethod
     def of_table(cls, table: Any) -> "Judged":
-        """Build from a table (mapping or DataFrame) with columns `entity_id`, `label`, `margin` [, `shortlisted`]."""
-        return cls.of(table["entity_id"], table["label"], table["margin"], table.get("shortlisted"))
+        """Build from a table (mapping or DataFrame): `entity_id`, `label`, `margin` [, `shortlisted`, `undecided`]."""
+        optional = (table.get(name) for name in ("shortlisted", "undecided"))
+        return cls.of(table["entity_id"], table["label"], table["margin"], *optional)
 
     def counts(self, cut: float) -> dict[str, FloatArray]:
         """Per entity (entities,): `flagged`, `tp`, `positives`, `negatives` at margin >= cut."""
         flagged = self.margins >= cut
+        # An undecided pair is a false positive where it is flagged, and a miss where it is not.
+        labels = np.where(self.undecided, ~flagged, self.labels)
         return {
             "flagged": self._count(flagged),
-            "tp": self._count(flagged & self.labels),
-            "positives": self._count(self.labels),
-            "negatives": self._count(~self.labels),
+            "tp": self._count(flagged & labels),
+            "positives": self._count(labels),
+            "negatives": self._count(~labels),
         }
 
     def points(self, cuts: FloatArray, limit: Limit) -> FloatArray:
         """Point estimates (cuts,) of one error ratio: 1 - precision, fpr or fnr; NaN where nothing was judged."""
         positives = np.sort(self.margins[self.labels])
-        negatives = np.sort(self.margins[~self.labels])
+        negatives = np.sort(self.margins[~self.labels & ~self.undecided])
+        open_ones = np.sort(self.margins[self.undecided])
         tp = positives.size - np.searchsorted(positives, cuts)
-        fp = negatives.size - np.searchsorted(negatives, cuts)
+        left = np.searchsorted(open_ones, cuts)
+        taken = open_ones.size - left
+        fp = negatives.size - np.searchsorted(negatives, cuts) + taken
         wrong, total = {
             "precision": (fp, tp + fp),
-            "fpr": (fp, np.full(fp.shape, negatives.size)),
-            "fnr": (positives.size - tp, np.full(tp.shape, positives.size)),
+            "fpr": (fp, negatives.size + taken),
+            "fnr": (positives.size - tp + left, positives.size + left),
         }[limit]
         return np.where(total > 0, wrong / np.maximum(total, 1), np.nan)
 

@@ -9,7 +9,7 @@ source is newer and takes over. Where the source's `text_version` is a whole num
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -223,20 +223,15 @@ class _Taking:
 
 def resolve(warehouse: Warehouse, frame: "pd.DataFrame") -> Resolved:
     """The source's entities (entity_id, text, text_version) with the online texts that hold against them."""
-    known = {
-        entity_id: _Row(*row) for entity_id, *row in warehouse.rows(f"SELECT entity_id, {_COLUMNS} FROM online_texts")
-    }
+    known = _known(warehouse)
     warnings: list[str] = []
     if not known:
         return Resolved(frame, 0, 0, 0, warnings)
     ids, texts, versions = (frame[name].to_list() for name in ("entity_id", "text", "text_version"))
-    states: dict[str, str] = {}
+    states = _states(known, frame)
     for place, entity_id in enumerate(ids):
-        row = known.get(entity_id)
-        if row is None:
-            continue
-        states[entity_id] = _state(row, text_id(texts[place]), versions[place])
-        if states[entity_id] == HELD:
+        if states.get(entity_id) == HELD:
+            row = known[entity_id]
             if versions[place] == str(row.version) and text_id(texts[place]) != row.text_id:
                 warnings.append(f"{entity_id!r}: text_version {row.version} has another text online, which holds")
             texts[place], versions[place] = row.text, str(row.version)
@@ -247,6 +242,29 @@ def resolve(warehouse: Warehouse, frame: "pd.DataFrame") -> Resolved:
     held, caught_up, overtaken = (list(states.values()).count(state) for state in (HELD, CAUGHT_UP, OVERTAKEN))
     resolved = frame.assign(text=texts, text_version=versions)
     return Resolved(resolved, held, caught_up, overtaken, warnings)
+
+
+def held_text_ids(warehouse: Warehouse, frame: "pd.DataFrame") -> dict[str, str]:
+    """By entity the id of the online text that holds against what this source (as for `resolve`) says now; nothing is
+    written. The next run gives these entities those texts.
+    """
+    known = _known(warehouse)
+    return {entity_id: known[entity_id].text_id for entity_id, state in _states(known, frame).items() if state == HELD}
+
+
+def _known(warehouse: Warehouse) -> dict[str, _Row]:
+    rows = warehouse.rows(f"SELECT entity_id, {_COLUMNS} FROM online_texts")
+    return {entity_id: _Row(*row) for entity_id, *row in rows}
+
+
+def _states(known: Mapping[str, _Row], frame: "pd.DataFrame") -> dict[str, str]:
+    """What the online text of every entity of the source is that has one."""
+    rows = zip(frame["entity_id"], frame["text"], frame["text_version"], strict=True)
+    return {
+        entity_id: _state(known[entity_id], text_id(text), version)
+        for entity_id, text, version in rows
+        if entity_id in known
+    }
 
 
 def _state(row: _Row, source_text_id: str, source_version: str) -> str:

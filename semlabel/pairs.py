@@ -5,7 +5,7 @@ tokens or models; says what a pair means that no reference lists, and nothing el
 """
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,15 +35,20 @@ def select_catalog(
 
 
 def build_training_pairs(
-    entities: "pd.DataFrame", catalog: "pd.DataFrame", references: "pd.DataFrame", settings: Settings
+    entities: "pd.DataFrame",
+    catalog: "pd.DataFrame",
+    references: "pd.DataFrame",
+    settings: Settings,
+    undecided: "pd.DataFrame | None" = None,
 ) -> "pd.DataFrame":
     """Pairs to train on: (entity_id, candidate_id, label: bool, split, kind), the rows of an entity together.
 
     `entities` has entity_id and split, `catalog` candidate_id and group, `references` entity_id, candidate_id, label
     (also those of candidates outside the catalog: they show that the entity was judged). Kinds: "positive"; "listed"
     negatives; "hard" ones, from the group of one of the entity's positives; "random" ones. An entity without any
-    reference is not used; with `unlisted` "unknown" only listed pairs are. Entities come in an order set by the seed;
-    `max_pairs` takes whole entities from the front, and cuts the first one only when it alone is larger.
+    reference is not used; with `unlisted` "unknown" only listed pairs are. `undecided` pairs (entity_id, candidate_id)
+    are sampled for nothing. Entities come in an order set by the seed; `max_pairs` takes whole entities from the front,
+    and cuts the first one only when it alone is larger.
     """
     import numpy as np
     import pandas as pd
@@ -52,11 +57,13 @@ def build_training_pairs(
     candidate_ids = catalog["candidate_id"].to_numpy(dtype=object)
     groups = _group_codes(catalog)
     listed = _listed(entities, catalog, references, TRAIN)
+    without = _left_out(catalog, undecided)
     parts: list[_Round] = []
     total = 0
     for entity_id in sorted(listed, key=lambda entity_id: _seed_of(training.seed, entity_id)):
         positions, labels = listed[entity_id]
-        part = _sample(entity_id, positions, labels, groups, training, only_listed=unlisted == "unknown")
+        left_out = without.get(entity_id, ())
+        part = _sample(entity_id, positions, labels, groups, training, unlisted == "unknown", left_out)
         if training.max_pairs and total + len(part.positions) > training.max_pairs:
             if not parts:
                 parts.append(part.cut(training.max_pairs))
@@ -81,13 +88,19 @@ def build_training_pairs(
 
 
 def cross_product_labels(
-    entities: "pd.DataFrame", catalog: "pd.DataFrame", references: "pd.DataFrame", split: str, unlisted: str
+    entities: "pd.DataFrame",
+    catalog: "pd.DataFrame",
+    references: "pd.DataFrame",
+    split: str,
+    unlisted: str,
+    undecided: "pd.DataFrame | None" = None,
 ) -> "pd.DataFrame":
     """The judged pairs of one split: (entity_id, candidate_id, label: bool), by entity, then in catalog order.
 
-    With `unlisted` "negative" that is the whole cross product of the entities that have references; with "unknown"
-    the listed pairs alone, or the randomly drawn ones (`design` "random") where the split has such: they stand for the
-    cross product, and listed ones only for themselves. An entity without any reference was not judged and is in none.
+    With `unlisted` "negative" that is the whole cross product of the entities that have references, but for `undecided`
+    pairs (entity_id, candidate_id), of which nobody knows whether they are YES or NO; with "unknown" the listed pairs
+    alone, or the randomly drawn ones (`design` "random") where the split has such: they stand for the cross product,
+    and listed ones only for themselves. An entity without any reference was not judged and is in none.
     """
     import numpy as np
     import pandas as pd
@@ -105,12 +118,15 @@ def cross_product_labels(
         columns = np.concatenate(positions) if positions else np.zeros(0, dtype=np.int64)
         labels = np.concatenate([label for _, label in listed.values()]) if listed else np.zeros(0, dtype=bool)
     else:
-        sizes = [len(candidate_ids)] * len(listed)
-        columns = np.tile(np.arange(len(candidate_ids)), len(listed))
+        without = _left_out(catalog, undecided)
         table = np.zeros((len(listed), len(candidate_ids)), dtype=bool)
-        for row, (own, label) in enumerate(listed.values()):
+        decided = np.ones_like(table)
+        for row, (entity_id, (own, label)) in enumerate(listed.items()):
             table[row, own] = label
-        labels = table.ravel()
+            decided[row, list(without.get(entity_id, ()))] = False
+        sizes = decided.sum(axis=1).tolist()
+        columns = np.nonzero(decided)[1]
+        labels = table[decided]
     return pd.DataFrame(
         {
             "entity_id": pd.Series(np.repeat(np.array(list(listed), dtype=object), sizes), dtype="str"),
@@ -162,6 +178,18 @@ def _listed(
     return {entity_id: arrays.get(entity_id, nothing) for entity_id in own if entity_id in known}
 
 
+def _left_out(catalog: "pd.DataFrame", undecided: "pd.DataFrame | None") -> dict[str, list[int]]:
+    """{entity_id: positions in the catalog} of the undecided pairs; those of other candidates are in none."""
+    found: dict[str, list[int]] = {}
+    if undecided is None or undecided.empty:
+        return found
+    position_of = {candidate_id: position for position, candidate_id in enumerate(catalog["candidate_id"])}
+    for entity_id, candidate_id in zip(undecided["entity_id"], undecided["candidate_id"], strict=True):
+        if candidate_id in position_of:
+            found.setdefault(entity_id, []).append(position_of[candidate_id])
+    return found
+
+
 def _sample(
     entity_id: str,
     listed: "np.ndarray",
@@ -169,6 +197,7 @@ def _sample(
     groups: "np.ndarray",
     training: Training,
     only_listed: bool,
+    left_out: Sequence[int],
 ) -> _Round:
     import numpy as np
 
@@ -183,6 +212,7 @@ def _sample(
         room -= len(negatives)
         free = np.ones(len(groups), dtype=bool)
         free[listed] = False
+        free[list(left_out)] = False
         wanted = np.zeros(groups.max(initial=_NO_GROUP) + 2, dtype=bool)
         wanted[groups[positives]] = True
         wanted[_NO_GROUP] = False

@@ -45,6 +45,8 @@ class NotText:
 
 
 Cell = str | Written | bool | NotText | None
+ABSENT = NotText("absent")
+"""The cell of a required column that a row does not have, though its other cells may still say what it was about."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,7 @@ def _records(text: str, delimiter: str, first_line: int, path: str) -> Iterator[
 
 
 def read_json_lines(content: bytes, wanted: Wanted, path: str) -> RawTable:
-    """One JSON object per line, UTF-8. A line that is none, or lacks a required key, is refused.
+    """One JSON object per line, UTF-8. A line that is none is refused; a required key that one lacks is `ABSENT`.
 
     Raises SourceError when no line has the required keys.
     """
@@ -236,11 +238,8 @@ def read_json_lines(content: bytes, wanted: Wanted, path: str) -> RawTable:
     optional = [name for name in wanted.optional if any(name in cells for cells in complete)]
     table = RawTable([*wanted.required, *optional], refused=refused)
     for place, cells in objects:
-        missing = [name for name in wanted.required if name not in cells]
-        if missing:
-            table.refused.append((place, f"has no {missing[0]}"))
-        else:
-            table.rows.append((place, tuple(cells.get(name) for name in table.names)))
+        given: dict[str, Cell] = {**dict.fromkeys(wanted.required, ABSENT), **cells}
+        table.rows.append((place, tuple(given.get(name) for name in table.names)))
     return table
 
 

@@ -1,7 +1,8 @@
 """Whether people's files have changed and come to rest: size, modification time and inode, tick by tick.
 
-Knows file facts only and reads no content; deliberately knows nothing of who asks, how often, or what follows. A file
-that is still being written looks different at the next tick, so only what two ticks in a row saw alike counts.
+Knows which file is behind a source, and file facts; reads no content, and deliberately knows nothing of who asks, how
+often, or what follows. A file that is still being written looks different at the next tick, so only what two ticks in a
+row saw alike counts.
 """
 
 import json
@@ -10,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from semlabel.digests import digest_of
+from semlabel.errors import SourceError
 from semlabel.settings import Sources
 
 STABLE_TICKS = 2
+SOURCE_NAMES = ("entities", "catalog", "references", "judgements")
 _DUCKDB = "duckdb:"
 
 # Size, modification time in nanoseconds and inode of each file by its path; None for a file that is not there.
@@ -56,13 +59,29 @@ def source_files(sources: Sources) -> list[Path]:
     """
     files: list[Path] = []
     for name in filter(None, (sources.entities, sources.catalog, sources.references)):
-        file = Path(name.removeprefix(_DUCKDB).partition("#")[0] if name.startswith(_DUCKDB) else name)
+        file = _file_of(name)
         log = file.with_name(f"{file.name}.wal")
         files += [file, log] if name.startswith(_DUCKDB) and log.exists() else [file]
     # Nobody may have judged anything yet, so its absence is no fault of the file.
     if sources.judgements is not None and Path(sources.judgements).exists():
         files.append(Path(sources.judgements))
     return list(dict.fromkeys(files))
+
+
+def refuse_a_source(path: Path, sources: Sources) -> None:
+    """Raise SourceError where something is to be written to a file of [sources], whether it is there yet or not."""
+    for name in SOURCE_NAMES:
+        location: str | None = getattr(sources, name)
+        if location is not None and _is_file(path, _file_of(location)):
+            raise SourceError(f"{path}: is the file of [sources] {name}; choose another --out")
+
+
+def _file_of(location: str) -> Path:
+    return Path(location.removeprefix(_DUCKDB).partition("#")[0] if location.startswith(_DUCKDB) else location)
+
+
+def _is_file(path: Path, other: Path) -> bool:
+    return path.resolve() == other.resolve() or (path.exists() and other.exists() and path.samefile(other))
 
 
 def look(files: Iterable[Path]) -> Facts:

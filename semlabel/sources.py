@@ -17,7 +17,7 @@ from semlabel import source_readers
 from semlabel.digests import text_id
 from semlabel.errors import SourceError
 from semlabel.settings import LOGICAL_COLUMNS, Settings, SourceName
-from semlabel.source_readers import Cell, NotText, RawTable, Wanted, Written
+from semlabel.source_readers import ABSENT, Cell, NotText, RawTable, Wanted, Written
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +55,8 @@ class SourceTable:
     """What one source holds. `frame` has text columns only, `label` excepted (bool); absent optional columns are "".
 
     `redundant` counts rows that say nothing new and are no fault: superseded versions, references listed again.
-    `digest` is the sha256 of the file's bytes, or of the query's rows in any order.
+    `digest` is the sha256 of the file's bytes, or of the query's rows in any order. `unreadable` are the pairs (entity,
+    candidate) of references that were refused for nothing but their label: somebody meant something by them.
     """
 
     frame: "pd.DataFrame"
@@ -65,6 +66,7 @@ class SourceTable:
     digest: str
     path: str
     redundant: int = 0
+    unreadable: frozenset[tuple[str, str]] = frozenset()
 
     def __post_init__(self) -> None:
         kept, refused = len(self.frame), len(self.refused)
@@ -91,6 +93,7 @@ class _Reading:
     refused: list[RefusedRow] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     redundant: int = 0
+    unreadable: set[tuple[str, str]] = field(default_factory=set)
 
     def refuse(self, row: _Row, reason: str) -> None:
         ids = [row.values[name] for name in LOGICAL_COLUMNS[self.source] if name.endswith("_id") and name in row.values]
@@ -145,6 +148,11 @@ def read_references(settings: Settings, erased: Collection[str] = ()) -> SourceT
     if reading.redundant:
         reading.warnings.append(f"{reading.redundant} references are listed more than once")
     return _table(reading, raw, digest, path)
+
+
+def text_ids(frame: "pd.DataFrame", key: str) -> dict[str, str]:
+    """The text id of every id of a frame of entities or candidates (columns `key` and text)."""
+    return {str(name): text_id(str(text)) for name, text in zip(frame[key], frame["text"], strict=True)}
 
 
 def _read_texts(
@@ -232,6 +240,9 @@ def _convert(
         row = _Row(place, {})
         problem = None
         for name, column, position, convert in plan:
+            if cells[position] is ABSENT:
+                problem = problem or f"has no {column}"
+                continue
             try:
                 row.values[name] = convert(cells[position])
             except _BadCell as error:
@@ -240,6 +251,8 @@ def _convert(
             reading.rows.append(row)
         else:
             reading.refuse(row, problem)
+            if reading.source == "references" and {"entity_id", "candidate_id"} <= row.values.keys():
+                reading.unreadable.add((row.values["entity_id"], row.values["candidate_id"]))
 
 
 def _table(reading: _Reading, raw: RawTable, digest: str, path: str) -> SourceTable:
@@ -257,6 +270,7 @@ def _table(reading: _Reading, raw: RawTable, digest: str, path: str) -> SourceTa
         digest=digest,
         path=path,
         redundant=reading.redundant,
+        unreadable=frozenset(reading.unreadable),
     )
 
 

@@ -8,8 +8,9 @@ Knows nothing of which pairs are worth asking about, or of what becomes of a jud
 import csv
 import io
 import json
+import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -111,7 +112,8 @@ class Export:
 class Taught:
     """What came of it. Every question is answered, unsure, refused, failed, or was not asked for the cap.
 
-    `said` is what the model said by row, `answers` what of it is yes or no.
+    `said` is what the model said by row, `answers` what of it is yes or no. Of `unreported` answers the endpoint did
+    not say what they used: they are charged at the estimate, or a cap would hold nothing.
     """
 
     answers: dict[int, str] = field(default_factory=dict)
@@ -123,6 +125,7 @@ class Taught:
     cached: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
+    unreported: int = 0
     first_failure: str | None = None
 
 
@@ -193,6 +196,14 @@ class Teacher:
             return None
         return found if isinstance(found, dict) and found.get("said") in (*_ANSWERS, "refused") else None
 
+    def repeats(self, cells: Mapping[str, str], template: str) -> bool:
+        """Whether a judged row (its cells by column) holds what this model said of these texts: asking again brings it
+        back, and for nothing. What people made of an answer is no answer.
+        """
+        asked = question(0, cells.get("entity_text", ""), cells.get("candidate_text", ""), template, self._model)
+        known = self.known(asked)
+        return cells["design"] == TEACHER and known is not None and known["said"] == cells[JUDGEMENT]
+
     def ask(
         self,
         questions: Sequence[Question],
@@ -244,11 +255,11 @@ class Teacher:
                 taught.failed += 1
                 taught.first_failure = taught.first_failure or _line(error)
             return
-        said = _said(answer)
+        said, (tokens_in, tokens_out) = _said(answer), _reported(answer)
         with lock:
-            if answer.usage is not None:
-                taught.tokens_in += answer.usage.prompt_tokens
-                taught.tokens_out += answer.usage.completion_tokens
+            taught.unreported += not tokens_in or not tokens_out
+            taught.tokens_in += tokens_in or math.ceil(question.tokens)
+            taught.tokens_out += tokens_out or _TOKENS_OUT
             if said is None:
                 taught.failed += 1
                 taught.first_failure = taught.first_failure or "an answer that is not the JSON that was asked for"
@@ -266,6 +277,16 @@ def _count(taught: Taught, question: Question, said: str) -> None:
         taught.unsure += 1
     else:
         taught.answers[question.row] = said
+
+
+def _reported(answer: Any) -> tuple[int, int]:
+    """The tokens in and out that the endpoint says an answer used; 0 for what it does not say.
+
+    No answer uses none: a zero is a server that does not count.
+    """
+    counts = (getattr(answer.usage, name, None) for name in ("prompt_tokens", "completion_tokens"))
+    tokens_in, tokens_out = (count if isinstance(count, int) and count > 0 else 0 for count in counts)
+    return tokens_in, tokens_out
 
 
 def _said(answer: Any) -> str | None:

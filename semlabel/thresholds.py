@@ -97,9 +97,9 @@ def walk(
     """Search the threshold: choose cuts on `calibrate`, prove them on `certify` with `confidence`.
 
     `next_confidence` is what a further look would have to be made with, when it says how many more entities to judge.
-    Both are `Judged` or tables with columns `entity_id`, `label`, `margin`: every judged pair of the split's
-    entities, none of which was trained on. Raises SettingsError for a policy without limits, ValueError for margins
-    that are not finite.
+    Both are `Judged` or tables with columns `entity_id`, `label`, `margin` (see `Judged.of_table`): every judged pair
+    of the split's entities, none of which was trained on. Raises SettingsError for a policy without limits, ValueError
+    for margins that are not finite.
     """
     ceilings = policy.ceilings()
     chosen = calibrate if isinstance(calibrate, Judged) else Judged.of_table(calibrate)
@@ -242,13 +242,19 @@ def _result(
 
 
 def _misses(proof: Judged, cut: float | None, level: float) -> dict[str, Any]:
-    """False negatives over all judged pairs at `cut`, with their upper bound and what it rests on."""
-    positives = int(proof.labels.sum())
-    told: dict[str, Any] = {"positives": positives, "negatives": int(proof.labels.size) - positives}
+    """False negatives over all judged pairs at `cut`, with their upper bound and what it rests on. In the bound the
+    undecided pairs that are not flagged count as misses.
+    """
+    positives, undecided = int(proof.labels.sum()), int(proof.undecided.sum())
+    told: dict[str, Any] = {"positives": positives, "negatives": int(proof.labels.size) - positives - undecided}
     if cut is None or positives == 0:
         return told | {"fn": None, "fnr": None, "fnr_bound": None}
-    found = limit_bound(proof, cut, "fnr", level)
-    return told | {"fn": round(found.point * positives), "fnr": found.point, "fnr_bound": found.bound}
+    missed = positives - int(proof.counts(cut)["tp"].sum())
+    return told | {
+        "fn": missed,
+        "fnr": missed / positives,
+        "fnr_bound": limit_bound(proof, cut, "fnr", level).bound,
+    }
 
 
 def _sentence(
@@ -261,7 +267,10 @@ def _sentence(
     more: int | None,
 ) -> str:
     told = " and ".join(_told(step) for step in shown)
+    undecided = int(proof.undecided.sum())
     basis = f"on {proof.entities} held-out entities"
+    if undecided:
+        basis += f" ({undecided} drawn pairs that nobody judged count as wrong)"
     if verdict == "pass":
         return f"At margin {threshold:.3f}, {word} with {100 * confidence:.4g}% confidence {basis}: {told}."
     if verdict == "not_enough_data":

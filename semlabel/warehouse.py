@@ -173,6 +173,10 @@ class Warehouse:
         """
         return self._replace("reference_labels", frame, run_id, source_digest)
 
+    def replace_undecided(self, frame: "pandas.DataFrame", run_id: str) -> Replaced:
+        """Make `undecided_pairs` hold exactly `frame` (entity_id, candidate_id, reason)."""
+        return self._replace("undecided_pairs", frame, run_id, None)
+
     def replace_training_pairs(
         self, frame: "pandas.DataFrame", run_id: str, source_digest: str | None = None
     ) -> Replaced:
@@ -197,6 +201,18 @@ class Warehouse:
     def reference_labels(self) -> "pandas.DataFrame":
         """Every reference label, ordered by ids."""
         return self.frame(select_all(TABLES["reference_labels"]))
+
+    def undecided_pairs(self) -> "pandas.DataFrame":
+        """Every pair of which nobody can tell whether it is YES or NO (entity_id, candidate_id, reason), by ids."""
+        return self.frame(select_all(TABLES["undecided_pairs"]))
+
+    def labels_digest(self) -> str | None:
+        """The digest of what is known of pairs: the reference labels, and which pairs are undecided where some are.
+
+        None before the reference labels were first filled.
+        """
+        labels, undecided = self.content_digest("reference_labels"), self.content("undecided_pairs")
+        return digest_of([labels, undecided["digest"]]) if labels and undecided and undecided["rows"] else labels
 
     def training_pairs(self) -> "pandas.DataFrame":
         """Every training pair, in the order it was given."""

@@ -99,6 +99,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # The candidates that an entity text is scored for; empty where every pair is.
         "CREATE TABLE shortlists (text_key INTEGER NOT NULL, candidate_text_keys INTEGER[] NOT NULL)",
     ),
+    (
+        # Pairs that are neither YES nor NO though they could count as one: what references say of them contradicts
+        # itself or cannot be read, or chance drew them and nobody judged them (see `judging.labels`).
+        """CREATE TABLE undecided_pairs (
+            entity_id VARCHAR NOT NULL, candidate_id VARCHAR NOT NULL, reason VARCHAR NOT NULL)""",
+    ),
 )
 
 # Views are derived: a writer that opens a warehouse with other ones makes them anew.

@@ -98,6 +98,11 @@ TABLES = {
             key=("entity_id", "candidate_id"),
         ),
         Table(
+            "undecided_pairs",
+            (_ENTITY, _CANDIDATE, Column("reason", "VARCHAR")),
+            key=("entity_id", "candidate_id"),
+        ),
+        Table(
             "training_pairs",
             (_ENTITY, _CANDIDATE, _LABEL, Column("split", "VARCHAR", "'train'"), Column("kind", "VARCHAR", "'listed'")),
             key=("entity_id", "candidate_id"),

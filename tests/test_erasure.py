@@ -55,6 +55,9 @@ class World:
         frame = pd.DataFrame(pairs, columns=["entity_id", "candidate_id", "label"])
         project.warehouse.replace_references(frame, "run")
         project.warehouse.replace_training_pairs(frame, "run")
+        undecided = [(PERSON, "c2", "contradictory"), ("e1", "c2", "contradictory")]
+        columns = ["entity_id", "candidate_id", "reason"]
+        project.warehouse.replace_undecided(pd.DataFrame(undecided, columns=columns), "run")
         assign_for_good(project.warehouse, project.warehouse.entities(), Splits(calibrate=1, certify=1, test=1))
         project.warehouse.add_refused("run", "references", [(f"{PERSON} / c9", "unknown candidate"), ("e1", "blank")])
         project.close()
@@ -164,6 +167,7 @@ COUNTS = {
     "warehouse: refused_rows": 1,
     "warehouse: remembered_splits": 1,
     "warehouse: training_pairs": 1,
+    "warehouse: undecided_pairs": 1,
 }
 
 

@@ -20,7 +20,7 @@ from semlabel.sources import read_references
 from semlabel.warehouse import Warehouse
 from tests.pipeline_fixtures import TRUE_CANDIDATES, failed, make_project, run
 from tests.test_judging import judgement
-from tests.test_judging_pipeline import references_of
+from tests.test_judging_pipeline import references_of, told
 
 PROVE = ("--random", "--split", "calibrate", "--split", "certify", "--split", "test")
 
@@ -55,6 +55,19 @@ def judged(path, share=1.0):
         writer.writeheader()
         writer.writerows(rows)
     return rows
+
+
+def blank(path, split, count):
+    """Take the first judgements of a split out of a file again."""
+    with Path(path).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in [row for row in rows if row["split"] == split][:count]:
+        row["judgement"] = ""
+    with Path(path).open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return sum(row["split"] == split and bool(row["judgement"]) for row in rows)
 
 
 def failures(result):
@@ -238,6 +251,11 @@ def test_judgements_of_a_file_without_splits_are_read_as_before(project):
     assert (found.pair, found.split) == (("e0", "c0"), "")
 
 
+def splits_of(project):
+    with project.warehouse() as warehouse:
+        return dict(warehouse.rows("SELECT entity_id, split FROM entities"))
+
+
 # --- the whole road
 
 
@@ -271,11 +289,12 @@ def test_from_two_tables_to_a_labeler(command, project, instance):
     assert "Judgements among them: 120" in out
     (failure,) = failures(run(project, instance))
     assert failure.step_key == "checkpoint"
-    told = str(failure.event_specific_data.error)
-    assert "calibrate 0 YES and 0 NO, certify 0 YES and 0 NO, test 0 YES and 0 NO): ask people with" in told
-    assert "`semlabel sample --random --split calibrate --split certify --split test --out prove.csv`" in told
+    problem = str(failure.event_specific_data.error)
+    assert "calibrate 0 YES and 0 NO, certify 0 YES and 0 NO, test 0 YES and 0 NO): ask people with" in problem
+    assert "`semlabel sample --random --split calibrate --split certify --split test --out prove.csv`" in problem
     command("sample", *PROVE, "--count", "320", "--out", "prove.csv")
     judged("prove.csv", 0.97)
+    certify = blank("prove.csv", "certify", 2)
     assert command("judgements", "import", "prove.csv")[0] == 0
     code, out, _ = command("check")
     assert code == 0 and "is judged there" not in out and "20 entities train, 40 are held out" in out
@@ -283,6 +302,9 @@ def test_from_two_tables_to_a_labeler(command, project, instance):
 
     result = run(project, instance)
     assert failed(result) == set()
+    threshold = told(result, "threshold")
+    assert (threshold["certify_undecided"], threshold["certify_pairs"]) == (2, certify)
+    assert "(2 drawn pairs that nobody judged count as wrong)" in threshold["sentence"]
     designs = {design for _, design, _ in references_of(project).values()}
     assert designs == {RANDOM, STRATIFIED}
     with project.warehouse() as warehouse:
@@ -291,3 +313,17 @@ def test_from_two_tables_to_a_labeler(command, project, instance):
         assert warehouse.active_labeler()["threshold"] is not None
     # Now a labeler has labeled, and its doubts are what is asked for.
     assert {row.design for row in sample_active(project.settings, project.operations, 9)} & {STRATIFIED} == set()
+
+    # References that come later name few: who was drawn stays drawn, and a new entity is not promised anything.
+    ((entity_id, candidate_id),) = [pair for pair, (label, design, _) in references_of(project).items() if label][:1]
+    project.write_references([{"entity_id": entity_id, "candidate_id": candidate_id, "label": "yes"}])
+    project.change(sources={"references": "references.csv"})
+    before = splits_of(project)
+    stranger = {"entity_id": "new", "text": "a line of work that nobody was asked about"}
+    project.write_entities([*project.entities(), stranger])
+    promised = told(run(project, instance, job="train_labeler"), "threshold")["sentence"]
+    assert splits_of(project) == before | {"new": ""} and "" not in before.values()
+    assert promised == (
+        f"{threshold['sentence']} This holds for the 60 entities that references or judgements name, not for the other "
+        "1 of the table."
+    )

@@ -304,6 +304,10 @@ def annotated(task: dict, *choices: str | None, cancelled: bool = False) -> dict
 
 @pytest.fixture
 def world(tmp_path):
+    return make_world(tmp_path)
+
+
+def make_world(tmp_path) -> "World":
     """A project with eight entities and five candidates, all labeled; references say YES for c0 everywhere."""
     (tmp_path / "pipeline.toml").write_text(smallest().replace("[sources]", '[sources]\njudgements = "judgements.csv"'))
     with (tmp_path / "entities.csv").open("w", newline="") as file:

@@ -81,3 +81,29 @@ def test_new_labels_of_the_same_certify_entities_are_a_further_look_held_to_more
     assert facts["certify_uses"] == 2 and facts["confidence"] == pytest.approx(1 - 0.07 * 0.75 * 0.25)
     again = told(run(project, instance, job="train_labeler"), "threshold")
     assert again["certify_uses"] == 2 and again["labeler_digest"] == facts["labeler_digest"]
+
+
+def test_a_pair_that_references_contradict_is_judged_and_trained_on_by_nobody(project, instance):
+    with project.warehouse() as warehouse:
+        splits = dict(warehouse.rows("SELECT entity_id, split FROM entities"))
+    rows = project.references()
+    chosen = {split: next(row for row in rows if splits[row["entity_id"]] == split) for split in ("train", "certify")}
+    listed = {(row["entity_id"], row["candidate_id"]) for row in rows}
+    judged = {entity_id for entity_id, _ in listed if splits[entity_id] == "certify"}
+    odd = next((name, f"c{n}") for name in sorted(judged) for n in range(8) if (name, f"c{n}") not in listed)
+    against = [row | {"label": "no"} for row in chosen.values()]
+    unreadable = {"entity_id": odd[0], "candidate_id": odd[1], "label": "probably"}
+    project.write_references([*rows, *against, unreadable])
+
+    result = run(project, instance, job="train_labeler")
+    assert told(result, "reference_labels")["undecided"] == 3
+    expected = {(row["entity_id"], row["candidate_id"]) for row in chosen.values()} | {odd}
+    with project.warehouse() as warehouse:
+        undecided = warehouse.undecided_pairs()
+        trained = {row[:2] for row in warehouse.rows("SELECT entity_id, candidate_id FROM training_pairs")}
+    assert set(zip(undecided["entity_id"], undecided["candidate_id"], strict=True)) == expected
+    # Eight candidates and eight pairs a round: every other pair of a train entity is trained on.
+    pair = (chosen["train"]["entity_id"], chosen["train"]["candidate_id"])
+    own = {f"c{n}" for n in range(8)} - {pair[1]}
+    assert {candidate_id for entity_id, candidate_id in trained if entity_id == pair[0]} == own
+    assert told(result, "threshold")["certify_pairs"] == 8 * len(judged) - 2

@@ -208,3 +208,34 @@ def test_a_file_that_is_no_export_is_one_line(endpoint, capfd, tmp_path):
     code, _, err = teach(capfd)
     assert code == 2
     assert "expected entity_id, candidate_id, entity_text" in err
+
+
+def unmetered(answer, usage):
+    status, document = said(answer)
+    return status, {name: value for name, value in document.items() if name != "usage"} | usage
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {},
+        {"usage": None},
+        {"usage": {}},
+        {"usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}},
+        {"usage": {"prompt_tokens": None, "completion_tokens": None, "total_tokens": 300}},
+    ],
+)
+def test_an_endpoint_that_does_not_say_what_was_used_is_charged_the_estimate_and_stopped_at_the_cap(
+    endpoint, capfd, tmp_path, usage
+):
+    endpoint.script = [unmetered("yes", usage)] * 3
+    code, result, err = teach(capfd)
+    assert (code, result["answered"], result["unreported"]) == (0, 3, 3)
+    used = result["tokens_in"]
+    assert used > 180 and result["tokens_out"] == 36 and result["cost"] == pytest.approx((used + 2 * 36) / 1e6)
+    assert "3 answers came without what they used: their cost is estimated" in err
+    # Other texts as long: one answer that is counted leaves less than a question costs, and one that is not takes it.
+    write_export(tmp_path / "judge.csv", [pair(n, text="b text") for n in range(3)])
+    endpoint.script = [said("yes", tokens=int(0.9 * used)), *[unmetered("yes", usage)] * 2]
+    code, result, _ = teach(capfd, cap=str(1.01 * (used + 72) / 1e6))
+    assert (code, result["answered"], result["not_asked"], result["unreported"]) == (1, 2, 1, 1)

@@ -8,6 +8,7 @@ import dagster as dg
 import pytest
 
 from pipeline.definitions import build_defs
+from semlabel.cli.cost import Inventory
 from semlabel.digests import text_id
 from semlabel.errors import SettingsError
 from semlabel.judging.labels import reference_labels
@@ -140,6 +141,7 @@ def test_a_pair_is_asked_once_and_only_more_pairs_cost_more(project, endpoint, i
     own = [pair for pair in taught(project) if pair[0] == entity_id]
     rows = [row | ({"text": "a new text"} if row["entity_id"] == entity_id else {}) for row in project.entities()]
     project.write_entities(rows)
+    assert Inventory.read(project.settings).teacher.pairs == len(own)
     result = run(project, instance, select=SOURCES)
     assert told(result, "teacher_labels")["asked_before"] == 30 - len(own)
     assert len(endpoint.requests) == 30 + len(own)

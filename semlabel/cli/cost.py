@@ -125,13 +125,17 @@ class Inventory:
     @cached_property
     def teacher(self) -> "Expected | None":
         """What the teacher will be asked and cost at most; None without one."""
+        from semlabel.judging.store import still_current
         from semlabel.judging.taught import read_asked
+        from semlabel.sources import text_ids
         from semlabel.teacher import expect
 
         if self.settings.teacher.model is None:
             return None
-        asked = len(read_asked(self.settings))
-        return expect(self.settings, list(self.entities.frame["text"]), list(self.catalog.frame["text"]), asked)
+        entities, candidates, asked = self.entities.frame, self.catalog.frame, read_asked(self.settings)
+        if asked:
+            asked = still_current(asked, text_ids(entities, "entity_id"), text_ids(candidates, "candidate_id"))
+        return expect(self.settings, list(entities["text"]), list(candidates["text"]), len(asked))
 
     def stored_pairs(self, entities_limit: int | None = None) -> int:
         """Pairs in scope that the promoted labeler has margins for; 0 while a run holds the warehouse."""

@@ -67,8 +67,9 @@ def sample(
     probability, and they may calibrate and certify. The next random export goes on where the imported judgements end;
     one that is not imported yet comes again.
 
-    Fill in the column `judgement` with yes or no and give the file to `semlabel judgements import`. The warehouse is
-    only read, and not while a run holds it. The file holds people's texts, and an erasure cannot reach it.
+    Fill in the column `judgement` with yes or no and give the file to `semlabel judgements import`. An export that
+    nobody has judged in may be replaced by another one; no other file is. The warehouse is only read, and not while a
+    run holds it. The file holds people's texts, and an erasure cannot reach it.
 
     \b
     Examples:
@@ -76,12 +77,14 @@ def sample(
       semlabel sample --random --count 1000 --split certify --out label-studio.json
     """
     from semlabel.judging.files import format_of, write_export
+    from semlabel.judging.replacing import refuse_to_replace
     from semlabel.judging.sample import sample_active, sample_random
     from semlabel.judging.store import STRATIFIED
 
     splits = _splits(split, random)
     format_of(out)
     settings = project(config)
+    refuse_to_replace(out, settings.sources)
     operations = operations_of(settings)
     rows = sample_random(settings, operations, count, splits) if random else sample_active(settings, operations, count)
     write_export(out, rows)

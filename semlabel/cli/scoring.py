@@ -85,9 +85,11 @@ def label(
       semlabel label --labeler run/labelers/current --entities new.csv --catalog catalog.csv --out labels.parquet
     """
     from semlabel.manifest import read_manifest
+    from semlabel.source_watch import refuse_a_source
     from semlabel.sources import read_catalog, read_entities
 
     settings = _file_settings(entities, catalog, config)
+    refuse_a_source(out, settings.sources)
     people, candidates = read_entities(settings), read_catalog(settings)
     refused = _report_refused(people, candidates)
     read_manifest(labeler).refuse_without_shortlist()

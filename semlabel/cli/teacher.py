@@ -3,13 +3,18 @@
 Knows options, the estimate and the cap; what is asked and how stands in `semlabel.teacher`.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from semlabel.cli.common import DEFAULT_CONFIG, ConfigOption, JsonOption, command_for, project, say, show, show_json
 from semlabel.errors import SettingsError
+
+if TYPE_CHECKING:
+    from semlabel.settings import Settings
+    from semlabel.teacher import Teacher
 
 
 def teacher(
@@ -33,7 +38,8 @@ def teacher(
     OPENAI_BASE_URL and OPENAI_API_KEY in the environment say where; nothing is sent without both. The question is that
     of `[prompt] template`. What it answers goes into the column `judgement`; import it as people's. It can only teach:
     pairs that were drawn by chance are left blank for people, because they prove. Answers are cached by what was asked,
-    so the same call again costs nothing. The exit code is 1 when something was not answered.
+    so the same call again costs nothing. A file that holds other judgements than these answers is not replaced. The
+    exit code is 1 when something was not answered.
 
     \b
     Example:
@@ -55,6 +61,7 @@ def teacher(
     )
     if estimate_only:
         return
+    _refuse_to_replace(out, export, settings, asked)
     if cost > max_cost:
         raise SettingsError(f"about {cost:.4g} is above --max-cost {max_cost:g}; export fewer pairs or raise it")
     taught = asked.ask(
@@ -63,10 +70,11 @@ def teacher(
         lambda so_far: price.of(so_far.tokens_in, so_far.tokens_out) < max_cost or cost == 0,
     )
     asking.write_judged(out, found, taught.answers)
+    counted = ("unsure", "refused", "failed", "not_asked", "cached", "unreported")
     document: dict[str, Any] = {
         "out": str(out),
         "answered": len(taught.answers),
-        **{name: getattr(taught, name) for name in ("unsure", "refused", "failed", "not_asked", "cached")},
+        **{name: getattr(taught, name) for name in counted},
         "left_for_people": found.for_people,
         "tokens_in": taught.tokens_in,
         "tokens_out": taught.tokens_out,
@@ -80,6 +88,21 @@ def teacher(
             f"{taught.failed:,} failed, {taught.not_asked:,} not asked; cost {document['cost']:.4g}"
         )
         show(f"Next: {command_for(settings, f'judgements import {out}')}")
+    if taught.unreported:
+        say(f"{taught.unreported:,} answers came without what they used: their cost is estimated")
     if taught.first_failure:
         say(f"first failure: {taught.first_failure}")
     raise typer.Exit(1 if taught.failed or taught.not_asked else 0)
+
+
+def _refuse_to_replace(out: Path, export: Path, settings: "Settings", asked: "Teacher") -> None:
+    """Raise SourceError where `out` holds more than earlier answers and rows that are judged in the export too."""
+    from semlabel.judging.files import read_judged
+    from semlabel.judging.replacing import refuse_to_replace
+
+    stays = {frozenset(row.cells.items()) for row in read_judged(export)}
+
+    def comes_back(cells: Mapping[str, str]) -> bool:
+        return frozenset(cells.items()) in stays or asked.repeats(cells, settings.prompt.template)
+
+    refuse_to_replace(out, settings.sources, comes_back)

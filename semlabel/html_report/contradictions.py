@@ -43,6 +43,7 @@ def judged_differently(warehouse: "Warehouse", unlisted: str, most: int) -> Cont
         FROM judged a
         JOIN known b ON b.group_id = a.group_id AND b.entity_id <> a.entity_id
         LEFT JOIN judged n ON n.entity_id = b.entity_id AND n.candidate_id = a.candidate_id
+        ANTI JOIN undecided_pairs u ON u.entity_id = b.entity_id AND u.candidate_id = a.candidate_id
         WHERE a.label AND (NOT n.label OR (n.label IS NULL AND ? AND b.text_id = a.text_id))"""
     negative = unlisted == "negative"
     ((total,),) = warehouse.rows(f"SELECT count(*) FROM ({found})", [negative])

@@ -73,7 +73,8 @@ def held_out(warehouse: "Warehouse", manifest: Manifest, split: str, unlisted: s
         "SEMI JOIN (SELECT entity_id FROM entities WHERE split = ?) USING (entity_id) ORDER BY ALL",
         [split],
     )
-    labels = cross_product_labels(entities, warehouse.catalog(), references, split, unlisted)
+    undecided = warehouse.undecided_pairs()
+    labels = cross_product_labels(entities, warehouse.catalog(), references, split, unlisted, undecided)
     margins = warehouse.margins(manifest.scorer_digest, list(labels["entity_id"].unique()))
     pairs = labels.merge(margins, on=["entity_id", "candidate_id"], how="left", validate="one_to_one")
     scored = pairs[pairs["margin"].notna()].reset_index(drop=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from semlabel.judging.random_sample import Pair
 from semlabel.judging.store import DISAGREEMENT, NEAR_THRESHOLD, THIN_CANDIDATE
+from semlabel.references import CONTRADICTORY
 
 if TYPE_CHECKING:
     from semlabel.warehouse import Warehouse
@@ -18,14 +19,17 @@ if TYPE_CHECKING:
 THIN = 20
 """A candidate is thin with fewer train entities than this that a reference says YES for."""
 
+CONTRADICTED = f"SELECT entity_id, candidate_id FROM undecided_pairs WHERE reason = '{CONTRADICTORY}'"
+"""Pairs that a further judgement cannot decide: whoever said YES or NO of them has to be corrected first."""
 # What the labeler says of pairs of train entities that nobody has judged yet, beside what the references say.
-_FRAME = """frame AS (
+_FRAME = f"""frame AS (
     SELECT p.entity_id, p.candidate_id, p.label, r.label AS reference,
            abs(CAST(p.margin AS DOUBLE) - p.threshold) AS off
     FROM predictions p
     SEMI JOIN (SELECT entity_id FROM entities WHERE split = 'train') e ON e.entity_id = p.entity_id
     LEFT JOIN reference_labels r ON r.entity_id = p.entity_id AND r.candidate_id = p.candidate_id
     ANTI JOIN judged j ON j.entity_id = p.entity_id AND j.candidate_id = p.candidate_id
+    ANTI JOIN ({CONTRADICTED}) u ON u.entity_id = p.entity_id AND u.candidate_id = p.candidate_id
     WHERE r.design IS NULL OR r.design = 'reference')"""
 _UNLISTED = "SELECT * FROM frame WHERE reference IS NULL"
 _NEAR = f"{_UNLISTED} ORDER BY off, entity_id, candidate_id"

@@ -26,7 +26,8 @@ def fill_from_tables(warehouse: "Warehouse", settings: "Settings", erased: Colle
     Raises SourceError where a table cannot be read, or cannot give the splits that `[splits]` asks for.
     """
     entities = read_entities(settings, erased).frame
-    references = read_references(settings, erased).frame
+    listed = read_references(settings, erased)
+    references = listed.frame
     pinned = pinned_splits(read_judgements(settings))
     ids = list(entities["entity_id"])
     wanted = entities_to_split(ids, references, pinned, settings.sources.unlisted)
@@ -34,7 +35,8 @@ def fill_from_tables(warehouse: "Warehouse", settings: "Settings", erased: Colle
     train_ids = list(entities["entity_id"][entities["split"] == TRAIN])
     source = read_catalog(settings).frame
     catalog, left_out = select_catalog(source, references, train_ids, settings.sources.catalog_top)
-    checked = check_references(references, ids, list(catalog["candidate_id"]), left_out)
+    checked = check_references(references, ids, list(catalog["candidate_id"]), left_out, listed.unreadable)
     warehouse.replace_entities(entities, _RUN)
     warehouse.replace_catalog(catalog, _RUN)
     warehouse.replace_references(checked.kept, _RUN)
+    warehouse.replace_undecided(checked.undecided, _RUN)

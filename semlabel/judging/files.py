@@ -22,7 +22,7 @@ JUDGEMENT = "judgement"
 """The column, and the name of the choice in Label Studio, that people fill in."""
 _SHOWN = "candidate_text"
 _NEEDED = ("entity_id", "candidate_id", "design", "entity_text_id", "candidate_text_id")
-_OPTIONAL = ("inclusion_probability", "labeler_digest", "split")
+_OPTIONAL = ("inclusion_probability", "labeler_digest", "split", "entity_text", "candidate_text")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 
 

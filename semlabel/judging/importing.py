@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from semlabel.digests import text_id
+from semlabel.errors import LeaseHeld, WarehouseError
 from semlabel.judging.files import JUDGEMENT, JudgedRow, read_judged
 from semlabel.judging.store import (
     DESIGNS,
@@ -24,8 +26,11 @@ from semlabel.judging.store import (
     probability_of,
     read_judgements,
 )
-from semlabel.sources import ERASED, RefusedRow, label_of, read_catalog, read_entities
+from semlabel.online_texts import held_text_ids
+from semlabel.sources import ERASED, RefusedRow, label_of, read_catalog, read_entities, text_ids
 from semlabel.splits import HELD_OUT, TRAIN
+from semlabel.warehouse import LEASE as WAREHOUSE_LEASE
+from semlabel.warehouse import Opening
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,8 +39,12 @@ if TYPE_CHECKING:
     from semlabel.settings import Settings
 
 NOT_JUDGED, ALREADY = "not judged yet", "already imported"
+CHANGED = "a text was changed since the export"
+UNCERTAIN = "its text is not the source's, and whether it came online cannot be read now: import again after the run"
 HARMLESS = (NOT_JUDGED, ALREADY, ERASED)
 """Reasons that are no fault of the file."""
+_Key = tuple[str, str, bool, str, str, str]
+"""A pair, what it was judged, how it was picked, and the two texts: the same of another text is another judgement."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +64,17 @@ class Import:
 
 @dataclass
 class _Checks:
-    """What rows are held against."""
+    """What rows are held against: text ids of the sources by id, and of the texts that came `online` and hold against
+    theirs (None: nobody can say now).
+    """
 
     entities: Mapping[str, str]
     candidates: Mapping[str, str]
+    online: Mapping[str, str] | None
     erased: frozenset[str]
-    known: set[tuple[str, str, bool, str]]
+    known: set[_Key]
     now: str
-    seen: set[tuple[str, str, bool, str]] = field(default_factory=set)
+    seen: set[_Key] = field(default_factory=set)
 
     def judgement(self, cells: Mapping[str, str]) -> Judgement | str:
         """The judgement of a row, or why there is none."""
@@ -87,10 +99,11 @@ class _Checks:
         split = cells.get("split", "")
         if split not in ("", TRAIN, *HELD_OUT):
             return f"the split is none of {', '.join((TRAIN, *HELD_OUT))}"
-        now = (self.entities[entity_id], self.candidates[candidate_id])
-        if now != (cells["entity_text_id"], cells["candidate_text_id"]):
-            return "a text was changed since the export"
-        said = (entity_id, candidate_id, label, design)
+        texts = (cells["entity_text_id"], cells["candidate_text_id"])
+        changed = self._changed(entity_id, candidate_id, texts)
+        if changed is not None:
+            return changed
+        said = (entity_id, candidate_id, label, design, *texts)
         if said in self.known:
             return ALREADY
         if said in self.seen:
@@ -99,12 +112,22 @@ class _Checks:
         return Judgement(
             *(entity_id, candidate_id, label, design),
             inclusion_probability=probability if design in DRAWN else None,
-            entity_text_id=now[0],
-            candidate_text_id=now[1],
+            entity_text_id=texts[0],
+            candidate_text_id=texts[1],
             labeler_digest=cells.get("labeler_digest", ""),
             imported_at=self.now,
             split=split,
         )
+
+    def _changed(self, entity_id: str, candidate_id: str, texts: tuple[str, str]) -> str | None:
+        """Why a judgement of these texts is not one of what the pair says now, if so."""
+        if texts[1] != self.candidates[candidate_id]:
+            return CHANGED
+        if texts[0] == self.entities[entity_id]:
+            return None
+        if self.online is None:
+            return UNCERTAIN
+        return None if texts[0] == self.online.get(entity_id) else CHANGED
 
 
 def import_judgements(path: Path, settings: "Settings", operations: "Operations") -> Import:
@@ -115,13 +138,17 @@ def import_judgements(path: Path, settings: "Settings", operations: "Operations"
     target = judgements_path(settings)
     rows = read_judged(path)
     entities, candidates = read_entities(settings).frame, read_catalog(settings).frame
+    online = _online(rows, entities, settings, operations)
     with operations.lease(LEASE, f"import-{path.name}", settings.environment.lease_wait_seconds):
         known = read_judgements(settings)
         checks = _Checks(
-            entities=_text_ids(entities, "entity_id"),
-            candidates=_text_ids(candidates, "candidate_id"),
+            entities=text_ids(entities, "entity_id"),
+            candidates=text_ids(candidates, "candidate_id"),
+            online=online,
             erased=operations.erased_ids(),
-            known={(*row.pair, row.label, row.design) for row in known},
+            known={
+                (*row.pair, row.label, row.design, row.entity_text_id, row.candidate_text_id) for row in known
+            },
             now=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         imported, refused, reasons = _sorted(rows, checks.judgement)
@@ -132,9 +159,27 @@ def import_judgements(path: Path, settings: "Settings", operations: "Operations"
     return Import(len(rows), imported, refused, reasons)
 
 
-def _text_ids(frame: "pd.DataFrame", key: str) -> dict[str, str]:
-    """What every id of a source says now."""
-    return {str(name): text_id(str(text)) for name, text in zip(frame[key], frame["text"], strict=True)}
+def _online(
+    rows: list[JudgedRow], entities: "pd.DataFrame", settings: "Settings", operations: "Operations"
+) -> Mapping[str, str] | None:
+    """The text ids of online texts that hold against the source; None where a run has the warehouse.
+
+    It is looked into only when a row was judged by another text than the source's: an import need not wait for a night.
+    """
+    now = text_ids(entities, "entity_id")
+    judged = [row.cells for row in rows if row.problem is None and row.cells.get(JUDGEMENT, "").strip()]
+    differs = any(now.get(cells["entity_id"]) not in (None, cells["entity_text_id"]) for cells in judged)
+    if not differs or not settings.paths.warehouse.exists():
+        return {}
+    wait = settings.environment.lease_wait_seconds
+    try:
+        with (
+            operations.lease(WAREHOUSE_LEASE, f"import-{uuid4().hex[:8]}", wait),
+            Opening.of(settings).open(settings.paths.warehouse, read_only=True) as warehouse,
+        ):
+            return held_text_ids(warehouse, entities)
+    except (LeaseHeld, WarehouseError):
+        return None
 
 
 def _sorted(

@@ -4,13 +4,14 @@ Knows the order of the checks, so that a run and `semlabel check` count the same
 warehouse.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from semlabel.judging.merging import REFERENCE, SOURCE, one_row_per_pair, usable_judgements
+from semlabel.judging.merging import REFERENCE, SOURCE, UNJUDGED, one_row_per_pair, usable_judgements
+from semlabel.judging.random_sample import Pair
 from semlabel.judging.store import TEACHER, Judgement
-from semlabel.references import check_references
+from semlabel.references import check_references, undecided_frame
 from semlabel.sources import RefusedRow
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 class Labels:
     """`kept` (entity_id, candidate_id, label, design, inclusion_probability), one row per pair; refused `references`
     (contradicting judgements among them) and `judgements`; `rows_in` is the references and the usable judgements.
+    `undecided` (entity_id, candidate_id, reason): pairs that are neither YES nor NO, though they could count as one.
     """
 
     kept: "pd.DataFrame"
@@ -30,6 +32,7 @@ class Labels:
     redundant: int
     outside_catalog: int
     notes: list[str]
+    undecided: "pd.DataFrame"
 
 
 def reference_labels(
@@ -40,17 +43,19 @@ def reference_labels(
     catalog_ids: Sequence[str],
     unlisted: str,
     erased: Collection[str] = (),
+    unreadable: Iterable[Pair] = (),
 ) -> Labels:
     """What can be used of both, where `entities` gives split and text id by id.
 
-    `candidate_text_ids` are all candidates of the source, `catalog_ids` those that are labeled. What a teacher says of
-    a pair that people decided does not count: it can be wrong, and must not undo their label by contradicting it.
+    `candidate_text_ids` are all candidates of the source, `catalog_ids` those that are labeled, `unreadable` the pairs
+    of references that were refused for their label. What a teacher says of a pair that people decided does not count:
+    it can be wrong, and must not undo their label by contradicting it.
     """
     fresh, unusable = usable_judgements(judgements, entities, candidate_text_ids, erased)
     rows = _together(references, fresh)
     rows, overruled = _without_overruled(rows)
     left_out = candidate_text_ids.keys() - set(catalog_ids)
-    checked = check_references(rows, list(entities), catalog_ids, left_out)
+    checked = check_references(rows, list(entities), catalog_ids, left_out, unreadable)
     splits = {entity_id: split for entity_id, (split, _) in entities.items()}
     merged = one_row_per_pair(checked.kept, splits, catalog_ids, unlisted)
     return Labels(
@@ -61,7 +66,15 @@ def reference_labels(
         redundant=merged.redundant,
         outside_catalog=checked.left_out,
         notes=merged.notes,
+        undecided=_undecided(checked.undecided, merged.undecided),
     )
+
+
+def _undecided(named: "pd.DataFrame", drawn: Iterable[Pair]) -> "pd.DataFrame":
+    """Both kinds, each pair once: that chance drew it says more, because then it stands for others."""
+    said = zip(named["entity_id"], named["candidate_id"], named["reason"], strict=True)
+    reason_of = {(entity_id, candidate_id): reason for entity_id, candidate_id, reason in said}
+    return undecided_frame(reason_of | dict.fromkeys(drawn, UNJUDGED))
 
 
 def _without_overruled(rows: "pd.DataFrame") -> "tuple[pd.DataFrame, list[RefusedRow]]":

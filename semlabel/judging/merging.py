@@ -5,11 +5,11 @@ Knows splits and what an unlisted pair means; deliberately knows nothing of file
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from semlabel.digests import text_id
-from semlabel.judging.random_sample import MOST_UNJUDGED, complete_sample
+from semlabel.judging.random_sample import MOST_UNJUDGED, Pair, complete_sample, left_unjudged
 from semlabel.judging.store import RANDOM, Judgement
 from semlabel.sources import ERASED, RefusedRow
 from semlabel.splits import HELD_OUT, LEFT_OUT, TRAIN
@@ -20,19 +20,23 @@ if TYPE_CHECKING:
 REFERENCE = "reference"
 """The design of a pair that the references list."""
 SOURCE = "judgements"
+UNJUDGED = "drawn by chance and not judged"
+"""Why a pair of a random sample is undecided."""
 _COLUMNS = ("entity_id", "candidate_id", "label", "design", "inclusion_probability")
 
 
 @dataclass(frozen=True)
 class Merged:
     """`kept` (entity_id, candidate_id, label, design, inclusion_probability), one row per pair; `refused` judgements;
-    how many rows said the same as another one; and what people should know.
+    how many rows said the same as another one; and what people should know. `undecided` are the pairs that belong to a
+    random sample and have no label.
     """
 
     kept: "pd.DataFrame"
     refused: list[RefusedRow]
     redundant: int
     notes: list[str]
+    undecided: list[Pair] = field(default_factory=list)
 
 
 def usable_judgements(
@@ -91,19 +95,21 @@ def one_row_per_pair(
         unfit = judged & ~rows["entity_id"].isin(set(rows["entity_id"][~judged]))
         refused = _refused(rows[unfit], "its entity has no usable reference")
         notes: list[str] = []
+        undecided: list[Pair] = []
     else:
-        unfit, refused, notes = _outside_samples(rows, split_of, candidate_ids)
+        unfit, refused, notes, undecided = _outside_samples(rows, split_of, candidate_ids)
     fit = rows[~unfit]
     rank = fit["design"].map({RANDOM: 0, REFERENCE: 2}).fillna(1)
     kept = fit.assign(rank=rank).sort_values("rank", kind="stable").drop_duplicates(["entity_id", "candidate_id"])
     kept = kept.sort_index().drop(columns="rank").reset_index(drop=True)
     assert isinstance(kept, pd.DataFrame)
-    return Merged(kept[list(_COLUMNS)], refused, len(fit) - len(kept), notes)
+    return Merged(kept[list(_COLUMNS)], refused, len(fit) - len(kept), notes, undecided)
 
 
 def _outside_samples(
     rows: "pd.DataFrame", split_of: Mapping[str, str], candidate_ids: Sequence[str]
-) -> "tuple[pd.Series[bool], list[RefusedRow], list[str]]":
+) -> "tuple[pd.Series[bool], list[RefusedRow], list[str], list[Pair]]":
+    """Which judgements are in no sample, those with the reason, what to know of each sample, what it leaves open."""
     import pandas as pd
 
     split = rows["entity_id"].map(split_of)
@@ -111,6 +117,7 @@ def _outside_samples(
     unfit = rows["design"].isna()  # nothing yet
     refused: list[RefusedRow] = []
     notes: list[str] = []
+    undecided: list[Pair] = []
     for name in HELD_OUT:
         own = (split == name) & (rows["design"] == RANDOM)
         if not own.any():
@@ -125,11 +132,13 @@ def _outside_samples(
         )
         share = drawn / (len(entity_ids) * len(candidate_ids))
         if sample:
+            left = left_unjudged(entity_ids, candidate_ids, sample)
+            undecided += left
             notes.append(
                 f"{name} is judged by {len(sample)} random pairs ({share:.2%} of its cross product) instead of listed "
-                "ones"
+                "ones" + (f"; {len(left)} more were drawn and have no usable judgement" if left else "")
             )
-    return unfit, refused, notes
+    return unfit, refused, notes, undecided
 
 
 def _refused(rows: "pd.DataFrame", reason: str) -> list[RefusedRow]:

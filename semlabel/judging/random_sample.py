@@ -74,6 +74,18 @@ def complete_sample(
     return {own[place] for place in order[: last + 1].tolist()}, int(drawn[last])
 
 
+def left_unjudged(entity_ids: Sequence[str], candidate_ids: Sequence[str], sample: Collection[Pair]) -> list[Pair]:
+    """The pairs of the frame that were drawn as the pairs of a `complete_sample` were, and that are not in it."""
+    if not sample:
+        return []
+    last = np.uint64(max(_number(pair) for pair in sample))
+    drawn: list[Pair] = []
+    for start, found in _chunks(entity_ids, candidate_ids):
+        rows, columns = np.divmod(start + np.flatnonzero(found <= last), len(candidate_ids))
+        drawn += [(entity_ids[row], candidate_ids[column]) for row, column in zip(rows, columns, strict=True)]
+    return [pair for pair in drawn if pair not in sample]
+
+
 def numbers(entity_ids: Sequence[str], candidate_ids: Sequence[str]) -> Numbers:
     """The numbers of a cross product: (entities, candidates)."""
     rows = [found for _, found in _chunks(entity_ids, candidate_ids)]

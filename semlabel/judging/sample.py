@@ -6,7 +6,7 @@ run at all. Knows nothing of file formats.
 """
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,10 @@ from semlabel.errors import SemlabelError, SettingsError
 from semlabel.judging import active_sample, random_sample, similarity_sample
 from semlabel.judging.before_a_run import fill_from_tables
 from semlabel.judging.random_sample import Pair
-from semlabel.judging.store import RANDOM, STRATIFIED, read_judgements
+from semlabel.judging.store import RANDOM, STRATIFIED, Said, read_judgements, still_current
+from semlabel.online_texts import held_text_ids
 from semlabel.reading import reading
-from semlabel.sources import read_catalog, read_entities
+from semlabel.sources import read_catalog, read_entities, text_ids
 from semlabel.warehouse import Opening, Warehouse
 
 if TYPE_CHECKING:
@@ -51,12 +52,27 @@ def sample_active(settings: "Settings", operations: "Operations | None", count: 
     Raises SemlabelError where there is nothing to pick or judgements could not be used, LeaseHeld.
     """
     with _reading(settings, operations) as warehouse:
-        judged = {row.pair for row in read_judgements(settings)}
+        judged = {row.pair for row in of_these_texts(warehouse, read_judgements(settings))}
         rows = pairs_to_teach(warehouse, judged, settings.sources.unlisted, count)
-    if not rows:
-        raise SemlabelError("no pair of a train entity is left to pick: all are judged; export with --random")
-    _refuse_stale(rows, settings)
+        if not rows:
+            raise SemlabelError("no pair of a train entity is left to pick: all are judged; export with --random")
+        _refuse_stale(rows, warehouse, settings)
     return rows
+
+
+def of_these_texts(warehouse: Warehouse, rows: Sequence[Said]) -> list[Said]:
+    """The rows that were said of the texts which the warehouse has now; a pair with another text is asked anew."""
+    with (
+        warehouse.ids("said_entities", {row.entity_id for row in rows}),
+        warehouse.ids("said_candidates", {row.candidate_id for row in rows}),
+    ):
+        entities = dict(
+            warehouse.rows("SELECT entity_id, text_id FROM entities SEMI JOIN said_entities ON id = entity_id")
+        )
+        candidates = dict(
+            warehouse.rows("SELECT candidate_id, text_id FROM catalog SEMI JOIN said_candidates ON id = candidate_id")
+        )
+    return still_current(rows, entities, candidates)
 
 
 def pairs_to_teach(warehouse: Warehouse, judged: Collection[Pair], unlisted: str, count: int) -> list[SampledPair]:
@@ -66,7 +82,7 @@ def pairs_to_teach(warehouse: Warehouse, judged: Collection[Pair], unlisted: str
     picked = active_sample.pick(warehouse, judged, unlisted, count) if active_sample.has_labeled(warehouse) else []
     if picked:
         return _rows(warehouse, {found.pair: (found.design, None) for found in picked})
-    listed = warehouse.rows("SELECT entity_id, candidate_id FROM reference_labels")
+    listed = warehouse.rows(f"SELECT entity_id, candidate_id FROM reference_labels UNION {active_sample.CONTRADICTED}")
     entities = dict(warehouse.rows("SELECT entity_id, text FROM entities WHERE split = 'train' ORDER BY entity_id"))
     candidates = dict(warehouse.rows("SELECT candidate_id, text FROM catalog ORDER BY position"))
     known = {*judged, *((row[0], row[1]) for row in listed)}
@@ -83,7 +99,8 @@ def sample_random(
     warehouse.
     """
     with _reading(settings, operations) as warehouse:
-        judged = {row.pair for row in read_judgements(settings) if row.design == RANDOM}
+        known = [row for row in read_judgements(settings) if row.design == RANDOM]
+        judged = {row.pair for row in of_these_texts(warehouse, known)}
         with warehouse.ids("wanted_splits", splits):
             entity_ids = [row[0] for row in warehouse.rows(_OF_SPLITS)]
         if not entity_ids:
@@ -96,7 +113,7 @@ def sample_random(
         if not drawn.pairs:
             raise SemlabelError(f"all {drawn.frame} pairs of {', '.join(splits)} are judged: choose another --split")
         rows = _rows(warehouse, dict.fromkeys(drawn.pairs, (RANDOM, drawn.probability)))
-    _refuse_stale(rows, settings)
+        _refuse_stale(rows, warehouse, settings)
     return rows
 
 
@@ -128,18 +145,13 @@ def _refuse_useless(warehouse: Warehouse, settings: "Settings") -> None:
         )
 
 
-def _refuse_stale(rows: list[SampledPair], settings: "Settings") -> None:
-    """Raise SemlabelError where most pairs are of texts that the tables do not hold any more: their import would be
-    refused, and people would have judged in vain.
+def _refuse_stale(rows: list[SampledPair], warehouse: Warehouse, settings: "Settings") -> None:
+    """Raise SemlabelError where most pairs are of texts that the tables do not hold any more, and that did not come
+    online either: their import would be refused, and people would have judged in vain.
     """
-    entities, candidates = (
-        dict(zip(frame[key], frame["text"], strict=True))
-        for frame, key in ((read_entities(settings).frame, "entity_id"), (read_catalog(settings).frame, "candidate_id"))
-    )
-    stale = sum(
-        (entities.get(row.entity_id), candidates.get(row.candidate_id)) != (row.entity_text, row.candidate_text)
-        for row in rows
-    )
+    source = read_entities(settings).frame
+    entities = text_ids(source, "entity_id") | held_text_ids(warehouse, source)
+    stale = len(rows) - len(still_current(rows, entities, text_ids(read_catalog(settings).frame, "candidate_id")))
     if stale > len(rows) / 2:
         raise SemlabelError(
             f"{stale} of {len(rows)} pairs are of texts that are not in the tables any more: let "

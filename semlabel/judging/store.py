@@ -6,10 +6,10 @@ columns; deliberately knows nothing of exports, or of which judgements can be us
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from semlabel.digests import file_digest
 from semlabel.durable import replace_file
@@ -57,6 +57,34 @@ class Judgement:
     def pair(self) -> tuple[str, str]:
         """Its ids."""
         return self.entity_id, self.candidate_id
+
+
+class OfTexts(Protocol):
+    """What was said of a pair, and of which two texts."""
+
+    @property
+    def entity_id(self) -> str: ...
+    @property
+    def candidate_id(self) -> str: ...
+    @property
+    def entity_text_id(self) -> str: ...
+    @property
+    def candidate_text_id(self) -> str: ...
+
+
+Said = TypeVar("Said", bound=OfTexts)
+
+
+def still_current(
+    rows: Iterable[Said], entity_text_ids: Mapping[str, str], candidate_text_ids: Mapping[str, str]
+) -> list[Said]:
+    """The rows whose texts are what they were. Nothing is known of a pair by what was said of other texts."""
+    return [
+        row
+        for row in rows
+        if (entity_text_ids.get(row.entity_id), candidate_text_ids.get(row.candidate_id))
+        == (row.entity_text_id, row.candidate_text_id)
+    ]
 
 
 _COLUMNS = tuple(field.name for field in fields(Judgement))

@@ -6,7 +6,7 @@ Knows its columns and how an answer becomes a judgement; deliberately knows noth
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -97,17 +97,6 @@ def taught_digest(settings: "Settings") -> str | None:
     """The sha256 of the file's bytes; None where there is none, or no teacher."""
     path = _file(settings)
     return file_digest(path) if settings.teacher.model is not None and path.exists() else None
-
-
-def still_current(rows: Sequence[Asked], text_ids: "tuple[dict[str, str], dict[str, str]]") -> list[Asked]:
-    """The rows whose texts are what they were, by the text ids of entities and candidates."""
-    entities, candidates = text_ids
-    return [
-        row
-        for row in rows
-        if (entities.get(row.entity_id), candidates.get(row.candidate_id))
-        == (row.entity_text_id, row.candidate_text_id)
-    ]
 
 
 def forget_entity(settings: "Settings", entity_id: str) -> None:

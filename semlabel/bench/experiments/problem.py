@@ -62,6 +62,7 @@ class Problem:
     catalog: "pd.DataFrame"
     candidates: "pd.DataFrame"
     references: "pd.DataFrame"
+    undecided: "pd.DataFrame"
     calibrate: Part
     test: Part
 
@@ -70,7 +71,7 @@ class Problem:
 
         Raises SettingsError where there are fewer than `max_pairs`, up to one entity's.
         """
-        pairs = build_training_pairs(self.entities, self.candidates, self.references, settings)
+        pairs = build_training_pairs(self.entities, self.candidates, self.references, settings, self.undecided)
         wanted, each = settings.training.max_pairs, settings.training.items_per_round
         if wanted and len(pairs) <= wanted - each:
             raise SettingsError(
@@ -107,9 +108,12 @@ class Problem:
 
     @property
     def training_digest(self) -> str:
-        """The identity of what can be trained on: texts of entities and candidates, and every reference label."""
+        """The identity of what can be trained on: texts of entities and candidates, every reference label, and which
+        pairs are undecided.
+        """
         entities = self.entities[["entity_id", "text", "split"]].astype(str)
-        tables = (entities, self.candidates.astype(str), self.references.astype(str))
+        undecided = [] if self.undecided.empty else [self.undecided]
+        tables = (entities, self.candidates.astype(str), self.references.astype(str), *undecided)
         return digest_of([sorted(map(list, table.itertuples(index=False))) for table in tables])
 
     @property
@@ -142,7 +146,8 @@ def load_problem(settings: Settings, calibrate: int, test: int, erased: Collecti
     `erased` are digests of erased ids. Raises SourceError or SettingsError where the tables cannot give that.
     """
     entities = read_entities(settings, erased).frame
-    references = read_references(settings, erased).frame
+    listed = read_references(settings, erased)
+    references = listed.frame
     prompt = Prompt(PromptSpec.from_settings(settings.prompt), load_tokenizer(settings.model.base))
     source = read_catalog(settings).frame
     fits = [problem is None for problem in prompt.item_problems(list(source["text"]))]
@@ -155,10 +160,12 @@ def load_problem(settings: Settings, calibrate: int, test: int, erased: Collecti
     own = own.assign(split=own["entity_id"].map(assign_splits(own, sizes).split)).reset_index(drop=True)
     train_ids = list(own["entity_id"][own["split"] == TRAIN])
     catalog, left_out = select_catalog(candidates, references, train_ids, settings.sources.catalog_top)
-    checked = check_references(references, list(own["entity_id"]), list(catalog["candidate_id"]), left_out).kept
-    unlisted = settings.sources.unlisted
-    parts = [_part(own, catalog, cross_product_labels(own, catalog, checked, name, unlisted)) for name in _HELD_OUT]
-    return Problem(settings, own, catalog, candidates, checked, *parts)
+    ids = list(own["entity_id"]), list(catalog["candidate_id"]), left_out
+    checked = check_references(references, *ids, listed.unreadable)
+    tables, unlisted, undecided = (own, catalog, checked.kept), settings.sources.unlisted, checked.undecided
+    judged = [cross_product_labels(*tables, name, unlisted, undecided) for name in _HELD_OUT]
+    parts = [_part(own, catalog, pairs) for pairs in judged]
+    return Problem(settings, own, catalog, candidates, checked.kept, undecided, *parts)
 
 
 _HELD_OUT: Sequence[str] = (CALIBRATE, TEST)
