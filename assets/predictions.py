@@ -93,13 +93,15 @@ def _promote_first(step: Step) -> "tuple[Path, Manifest]":
 
 def _scope(step: Step, warehouse: "Warehouse") -> tuple[list[str] | None, str]:
     """The entities to label (None: all of them) and the scope in words."""
+    from semlabel.estimate import everybody
+    from semlabel.warehouse_schema import CHOSEN_FIRST
+
     held_out = "split IN ('calibrate', 'certify', 'test')"
     limit = step.entities_limit
-    wanted = "true" if limit == 0 or step.settings.scoring.entities == "all" else held_out
+    wanted = "true" if everybody(step.settings, limit) else held_out
     words = "all entities" if wanted == "true" else "held-out entities"
     if limit:
-        # By hash, so that a larger limit holds all that a smaller one held.
-        chosen = f"SELECT entity_id FROM entities WHERE {wanted} ORDER BY md5(entity_id), entity_id LIMIT ?"
+        chosen = f"SELECT entity_id FROM entities WHERE {wanted} ORDER BY {CHOSEN_FIRST} LIMIT ?"
         return [row[0] for row in warehouse.rows(chosen, [limit])], f"limited: {limit} of {words}"
     if wanted == "true":
         return None, words

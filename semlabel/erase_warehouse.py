@@ -54,7 +54,7 @@ def count_entity(warehouse: Warehouse, entity_id: str) -> dict[str, int]:
 
 def may_have_trained(warehouse: Warehouse, entity_id: str) -> bool:
     """Whether a labeler may have learned from the entity, also from training pairs that others have replaced since."""
-    # Left out (an empty split) may have trained before it resembled an entity of another split.
+    # Whom an earlier version left out (an empty split) may have trained before it resembled an entity of another split.
     rows = warehouse.rows(
         "SELECT entity_id FROM training_pairs WHERE entity_id = ? UNION ALL "
         "SELECT entity_id FROM remembered_splits WHERE entity_id = ? AND split IN (?, ?)",

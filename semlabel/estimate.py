@@ -16,6 +16,7 @@ from typing import Any
 
 from semlabel.errors import ModelRefused
 from semlabel.settings import Settings
+from semlabel.splits import held_out_sizes
 
 SCORING_SHARE = 0.7
 TRAINING_SHARE = 0.7
@@ -158,11 +159,15 @@ def estimate(
     return Estimate(tuple(work), lengths, parameters, speed, fixed_seconds=90.0 if training else 5.0)
 
 
+def everybody(settings: Settings, entities_limit: int | None) -> bool:
+    """Whether a run labels, or chooses from, all entities, and not the held-out ones alone."""
+    return entities_limit == 0 or settings.scoring.entities == "all"
+
+
 def scope_of(settings: Settings, sizes: Sizes, entities_limit: int | None) -> int:
     """How many entities are labeled."""
-    if entities_limit is not None:
-        return min(entities_limit, sizes.entities) if entities_limit else sizes.entities
-    return sizes.held_out if settings.scoring.entities == "held_out" else sizes.entities
+    entities = sizes.entities if everybody(settings, entities_limit) else sizes.held_out
+    return min(entities_limit, entities) if entities_limit else entities
 
 
 def wanted_pairs(settings: Settings, sizes: Sizes, scope: int) -> int:
@@ -201,18 +206,18 @@ def scoring_work(stage: str, pairs: int, candidates: int, settings: Settings, le
     return Work(stage, pairs, int(rounds * lengths.query + pairs * lengths.item))
 
 
-def sizes_of(settings: Settings, entities: int, candidates: int, entities_with_references: int) -> Sizes:
-    """How many entities train and how many are held out, as `[splits]` says; near-duplicates may shift a few."""
-    splits = settings.splits
-    wanted = [size if isinstance(size, int) else round(size * entities) for size in _split_sizes(splits)]
-    held_out = min(sum(wanted), entities_with_references)
-    top = settings.sources.catalog_top
-    kept = min(candidates, top) if top else candidates
-    return Sizes(entities, kept, max(0, entities_with_references - held_out), held_out)
+def sizes_of(settings: Settings, entities: int, candidates: int, split: int) -> Sizes:
+    """How many of the `split` entities train and how many are held out in a first run, as `[splits]` says.
+
+    `split` are those that references or judgements name. Near-duplicates and what a warehouse remembers shift some.
+    """
+    held_out = min(sum(held_out_sizes(settings.splits, split).values()), split)
+    return Sizes(entities, catalog_size(settings, candidates), split - held_out, held_out)
 
 
-def _split_sizes(splits: Any) -> Sequence[int | float]:
-    return (splits.calibrate, splits.certify, splits.test)
+def catalog_size(settings: Settings, candidates: int) -> int:
+    """How many candidates are labeled."""
+    return min(candidates, settings.sources.catalog_top or candidates)
 
 
 def lengths_of(settings: Settings, entity_texts: Sequence[str], candidate_texts: Sequence[str]) -> Lengths:

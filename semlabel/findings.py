@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from semlabel.bounds import SHOWN_FROM_ENTITIES, binomial_upper
 from semlabel.digests import text_id
-from semlabel.errors import SourceError
 from semlabel.estimate import token_counter
+from semlabel.foreseen_splits import Foreseen, foresee
 from semlabel.judging.labels import reference_labels
-from semlabel.judging.store import pinned_splits
-from semlabel.references import entities_to_split
 from semlabel.settings import Settings
-from semlabel.splits import HELD_OUT, LEFT_OUT, TRAIN, with_splits
+from semlabel.splits import HELD_OUT, LEFT_OUT, TRAIN
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 FEW_POSITIVES = 5
 _PROVE = "semlabel sample --random " + " ".join(f"--split {name}" for name in HELD_OUT)
 _FEW_TRAIN_POSITIVES = 200
-_SPLIT_UP_TO = 50_000  # near-duplicates of more texts than these are left to the run
 _SAMPLE = 2_000
 _NAMED = 5
 
@@ -47,7 +44,9 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found. `splits`: entities and YES pairs of each, None where they are not known before a run."""
+    """What was found. `splits`: entities and YES pairs of each, None where they are not known before a run, and what a
+    run will say of them.
+    """
 
     entity_lengths: Lengths
     candidate_lengths: Lengths
@@ -62,6 +61,7 @@ class Findings:
     positives_per_candidate: dict[str, int]
     splits: dict[str, dict[str, int]] | None
     split_problem: str | None
+    split_notes: list[str]
     advice: list[str]
 
     def to_json(self) -> dict[str, Any]:
@@ -100,12 +100,14 @@ def find(
     catalog: "pd.DataFrame",
     references: "pd.DataFrame",
     judgements: "Sequence[Judgement]" = (),
+    foreseen: Foreseen | None = None,
 ) -> Findings:
-    """Look at the three tables as `sources` reads them, and at people's judgements. Reads nothing else but the base
-    model's tokenizer file.
+    """Look at the three tables as `sources` reads them, and at people's judgements, with the splits that the next run
+    will give (`foreseen`, told anew where not given). Reads nothing else but the base model's tokenizer file.
     """
     unlisted = settings.sources.unlisted
-    split_of, problem = _assigned(settings, entities, references, judgements)
+    foreseen = foreseen or foresee(settings, entities, references, judgements)
+    split_of = foreseen.split_of
     found_labels = reference_labels(
         references,
         judgements,
@@ -119,7 +121,7 @@ def find(
     yes = kept[kept["label"]]
     per_candidate = catalog["candidate_id"].map(yes.groupby("candidate_id").size()).fillna(0).astype(int)
     judged = set(kept["entity_id"])
-    splits = None if split_of is None else _counted(split_of, kept)
+    splits = _counted(split_of, kept) if split_of is not None and foreseen.exact else None
     prompt = settings.prompt
     frame = prompt.template.replace("{entity}", "").replace("{candidate}", "")
     count, counted = token_counter(settings)
@@ -140,7 +142,8 @@ def find(
         judgements_not_used=dict(Counter(row.reason for row in found_labels.judgements)),
         positives_per_candidate=dict(zip(catalog["candidate_id"], per_candidate, strict=True)),
         splits=splits,
-        split_problem=problem,
+        split_problem=foreseen.problem,
+        split_notes=list(foreseen.notes),
         advice=[],
     )
     found.advice.extend(_advice(settings, found))
@@ -151,6 +154,9 @@ def _advice(settings: Settings, found: Findings) -> Iterable[str]:
     """What is too thin or odd, each with the setting to look at."""
     if found.split_problem:
         yield f"{found.split_problem}."
+    yield from found.split_notes[:_NAMED]
+    if len(found.split_notes) > _NAMED:
+        yield f"{len(found.split_notes) - _NAMED:,} more such lines about splits: a run logs them all."
     if found.unusable:
         yield (
             f"{sum(found.unusable.values()):,} references cannot be used: check the ids in both files and "
@@ -256,21 +262,6 @@ def faultless_labels(ceiling: float, confidence: float) -> int:
     while float(binomial_upper(0.0, float(count), 1 - confidence)) > ceiling + 1e-9:
         count += 1
     return count
-
-
-def _assigned(
-    settings: Settings, entities: "pd.DataFrame", references: "pd.DataFrame", judgements: "Sequence[Judgement]"
-) -> tuple[dict[str, str] | None, str | None]:
-    """The splits as a first run would assign them, None where there are too many to look at; and why it could not."""
-    pinned = pinned_splits(judgements)
-    wanted = entities_to_split(list(entities["entity_id"]), references, pinned, settings.sources.unlisted)
-    if not wanted or len(wanted) > _SPLIT_UP_TO:
-        return None, None
-    try:
-        assigned, _ = with_splits(entities, wanted, settings.splits, pinned)
-    except SourceError as error:
-        return None, str(error)
-    return dict(zip(assigned["entity_id"], assigned["split"], strict=True)), None
 
 
 def _known(

@@ -1,11 +1,14 @@
-"""Texts that say almost the same: found by MinHash over word 3-shingles and by shared parts, each find verified.
+"""Texts that say almost the same: found by MinHash over word 3-shingles and by shared rare words, each find verified.
 
 Two texts are near-duplicates when they differ only in case and spacing, when the Jaccard similarity of their shingles
 is at least 0.8, or when, from 12 words on, they are at most two words apart. What stands in a tenth of all texts is
-boilerplate and proves nothing. Knows nothing of splits. Everything is deterministic and independent of row order.
+boilerplate: its shingles prove nothing, and however long it is it hides no text that is two words from another.
+Knows nothing of splits. Everything is deterministic and independent of row order.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,11 +17,11 @@ if TYPE_CHECKING:
 MIN_SIMILARITY = 0.8
 MIN_WORDS_FOR_EDITS = 12
 MAX_WORDS_APART = 2
-MAX_WORDS_FOR_PARTS = 30  # above, two words leave shingles that MinHash finds with probability 0.998 and more
 BOILERPLATE_SHARE = 0.1
 MIN_BOILERPLATE_TEXTS = 50
 _BANDS, _ROWS = 32, 4  # similarity 0.8 is found with probability 0.9999999, 0.5 with 0.87
-_BUCKET = 16  # texts looked at per band and bucket, so that one big family does not cost its square
+_BUCKET = 16  # texts that others are compared with in a bucket, so that one big family does not cost its square
+_SHARED = (1, 2, 4, 7, MIN_WORDS_FOR_EDITS - MAX_WORDS_APART)  # rare words that two texts must share to be compared
 
 
 class Groups:
@@ -44,28 +47,57 @@ def near_duplicate_links(texts: Sequence[str]) -> list[tuple[int, int]]:
     """Pairs of positions whose texts are near-duplicates: enough of them to connect every group, not all pairs."""
     groups = Groups(len(texts))
     links: list[tuple[int, int]] = []
-
-    def link(first: int, second: int) -> None:
-        links.append((first, second))
-        groups.join(first, second)
-
     words = [_words(text) for text in texts]
     firsts: dict[tuple[str, ...], int] = {}
     for position, content in enumerate(words):
         first = firsts.setdefault(tuple(content), position)
         if first != position:
-            link(first, position)
+            links.append((first, position))
+            groups.join(first, position)
     distinct = sorted(firsts.values())
-    shingles = _telling_shingles([words[position] for position in distinct])
-    candidates = _candidates(shingles) | _part_sharers([words[position] for position in distinct])
-    for first, second in sorted(candidates):
+    documents = [words[position] for position in distinct]
+    shingles = _telling_shingles(documents)
+
+    def joined(first: int, second: int, similar: bool = False) -> bool:
+        """Whether two documents are in one group, which they are from now on if they are near-duplicates."""
         here, there = distinct[first], distinct[second]
-        if groups.find(here) != groups.find(there) and (
-            _similarity(shingles[first], shingles[second]) >= MIN_SIMILARITY
-            or _few_words_apart(words[here], words[there])
-        ):
-            link(here, there)
+        if groups.find(here) == groups.find(there):
+            return True
+        near = similar and _similarity(shingles[first], shingles[second]) >= MIN_SIMILARITY
+        if near or _few_words_apart(documents[first], documents[second]):
+            links.append((here, there))
+            groups.join(here, there)
+            return True
+        return False
+
+    for first, second in sorted(_candidates(shingles)):
+        joined(first, second, similar=True)
+    apart: set[tuple[int, int]] = set()
+    for sharers in _word_sharers(documents):
+        if len(sharers) > _BUCKET:
+            _join_to_leaders(sharers, joined, apart)
+        else:
+            for first, second in combinations(sharers, 2):
+                joined(first, second)
     return links
+
+
+def _join_to_leaders(
+    sharers: Sequence[int], joined: Callable[[int, int], bool], apart: set[tuple[int, int]]
+) -> None:
+    """Compare each with up to 16 that none before them was like; `apart` are those that are not to be compared again."""
+    leaders: list[int] = []
+    for position in sharers:
+        alone = True
+        for leader in leaders:
+            if (leader, position) in apart:
+                continue
+            if joined(leader, position):
+                alone = False
+            else:
+                apart.add((leader, position))
+        if alone and len(leaders) < _BUCKET:
+            leaders.append(position)
 
 
 def _words(text: str) -> list[str]:
@@ -122,42 +154,60 @@ def _candidates(shingles: "Sequence[np.ndarray]") -> set[tuple[int, int]]:
             keys[row] = _mix(keys[row] + signature[:, column])
     pairs: set[tuple[int, int]] = set()
     for band in range(_BANDS):
-        order = np.argsort(keys[:, band], kind="stable")
-        sorted_keys = keys[order, band]
-        edges = np.flatnonzero(sorted_keys[1:] != sorted_keys[:-1]) + 1
-        starts, ends = np.append(0, edges), np.append(edges, len(order))
-        for start, end in zip(starts[ends - starts > 1], ends[ends - starts > 1], strict=True):
-            members = [told[row] for row in order[start:end]]
+        for places in _alike(keys[:, band]):
+            members = [told[row] for row in places]
             pairs.update((first, second) for first in members[:_BUCKET] for second in members if first < second)
     return pairs
 
 
-def _part_sharers(documents: Sequence[Sequence[str]]) -> set[tuple[int, int]]:
-    """Pairs of short documents that can be at most two words apart.
+def _word_sharers(documents: Sequence[Sequence[str]]) -> "Iterator[list[int]]":
+    """Sets of documents, so that any two that are at most two words apart stand together in one, in order.
 
-    Cut one into three parts: two edits spare one of them, and it stands in the other at most two words off its place.
+    Of two such documents each lacks at most two words of the other. So of the n + 2 rarest words of both at least n are
+    the same, for any n: each set shares n rare words, and where that many do, it is told apart by more of them. What
+    every document says is rare in none. The last sets are given however large they are.
     """
-    parts = MAX_WORDS_APART + 1
-    reach = range(-MAX_WORDS_APART, MAX_WORDS_APART + 1)
-    index: dict[tuple[int, int, tuple[str, ...]], list[int]] = {}
-    pairs: set[tuple[int, int]] = set()
-    for position, document in enumerate(documents):
-        length = len(document)
-        if not MIN_WORDS_FOR_EDITS <= length <= MAX_WORDS_FOR_PARTS:
-            continue
-        for other_length in (length + difference for difference in reach):
-            for part in range(parts):
-                start, end = part * other_length // parts, (part + 1) * other_length // parts
-                for offset in reach:
-                    if start + offset >= 0 and end + offset <= length:
-                        key = (other_length, part, tuple(document[start + offset : end + offset]))
-                        pairs.update((other, position) for other in index.get(key, ()))
-        for part in range(parts):
-            key = (length, part, tuple(document[part * length // parts : (part + 1) * length // parts]))
-            bucket = index.setdefault(key, [])
-            if len(bucket) < _BUCKET:
-                bucket.append(position)
-    return pairs
+    import numpy as np
+
+    long = np.array([at for at, document in enumerate(documents) if len(document) >= MIN_WORDS_FOR_EDITS], dtype=int)
+    counts = Counter(word for at in long for word in _numbered(documents[at]))
+    rank = {word: number for number, word in enumerate(sorted(counts, key=lambda word: (counts[word], word)))}
+    rarest = [sorted(rank[word] for word in _numbered(documents[at]))[:MIN_WORDS_FOR_EDITS] for at in long]
+    numbers = _mix(np.array(rarest, dtype=np.uint64).reshape(-1, MIN_WORDS_FOR_EDITS) + np.uint64(1))
+    rows = np.arange(len(long))
+    for shared in _SHARED:
+        own = numbers[rows, : shared + MAX_WORDS_APART]
+        left_out = list(combinations(range(own.shape[1]), MAX_WORDS_APART))
+        # The sum of n numbers stands for n words in any order.
+        keys = np.stack([own.sum(axis=1) - own[:, first] - own[:, second] for first, second in left_out], axis=1)
+        crowded = [np.zeros(0, dtype=int)]
+        for places in _alike(keys.ravel()):
+            sharers = rows[places // len(left_out)]
+            if len(sharers) <= _BUCKET or shared == _SHARED[-1]:
+                yield long[sharers].tolist()
+            else:
+                crowded.append(sharers)
+        rows = np.unique(np.concatenate(crowded))
+
+
+def _numbered(document: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """The words, each with how often it stood before: no two are the same."""
+    before: dict[str, int] = {}
+    for word in document:
+        number = before.get(word, 0)
+        before[word] = number + 1
+        yield word, number
+
+
+def _alike(keys: "np.ndarray") -> "Iterator[np.ndarray]":
+    """The places, in order, of every key that stands in several."""
+    import numpy as np
+
+    order = np.argsort(keys, kind="stable")
+    edges = np.flatnonzero(keys[order[1:]] != keys[order[:-1]]) + 1
+    starts, ends = np.append(0, edges), np.append(edges, len(order))
+    for start, end in zip(starts[ends - starts > 1], ends[ends - starts > 1], strict=True):
+        yield order[start:end]
 
 
 def _similarity(first: "np.ndarray", second: "np.ndarray") -> float:

@@ -5,10 +5,9 @@ transaction that also notes its name, so a kill at any point neither loses nor d
 
 The rule for a night's source, which may have no versions: an online text holds as long as the source says what is
 older (what the entity had when the update was accepted, or an online text of a lower version). Any other text of the
-source is newer and takes over. Where the source's `text_version` is a whole number, the higher version counts instead.
+source is newer and takes over. Where the source's `text_version` is a number, the higher version counts instead.
 """
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ from semlabel import spool
 from semlabel.digests import text_id
 from semlabel.sources import ERASED
 from semlabel.spool import Update
+from semlabel.text_versions import number_of
 from semlabel.warehouse import Warehouse
 from semlabel.warehouse_file import first
 from semlabel.warehouse_scores import ScoredRound, ensure_blocks, store_rounds
@@ -232,7 +232,7 @@ def resolve(warehouse: Warehouse, frame: "pd.DataFrame") -> Resolved:
     for place, entity_id in enumerate(ids):
         if states.get(entity_id) == HELD:
             row = known[entity_id]
-            if versions[place] == str(row.version) and text_id(texts[place]) != row.text_id:
+            if number_of(versions[place]) == row.version and text_id(texts[place]) != row.text_id:
                 warnings.append(f"{entity_id!r}: text_version {row.version} has another text online, which holds")
             texts[place], versions[place] = row.text, str(row.version)
     changed = [[state, entity_id] for entity_id, state in states.items() if state != known[entity_id].state]
@@ -272,10 +272,11 @@ def _state(row: _Row, source_text_id: str, source_version: str) -> str:
     same = source_text_id == row.text_id
     if row.state != HELD:
         return CAUGHT_UP if same and row.state == CAUGHT_UP else OVERTAKEN
-    if re.fullmatch(r"\d+", source_version, re.ASCII):
-        if int(source_version) == row.version:
+    number = number_of(source_version)
+    if number is not None:
+        if number == row.version:
             return CAUGHT_UP if same else HELD
-        return OVERTAKEN if int(source_version) > row.version else HELD
+        return OVERTAKEN if number > row.version else HELD
     # A text that was left and came back may be the source's lag or its news: the update is what is certain.
     if source_text_id in row.older:
         return HELD

@@ -119,7 +119,8 @@ class Sources(Section):
 
 
 class Splits(Section):
-    """Sizes of the held-out splits: whole numbers are entities, numbers below 1 are shares of the entities.
+    """Sizes of the held-out splits: whole numbers are entities, numbers below 1 shares of the entities that are split
+    (those that references or judgements name, or all where there are no references yet).
 
     Who has a split keeps it: sizes and `seed` decide about new entities only.
     """

@@ -9,7 +9,6 @@ import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from semlabel.digests import text_id
 from semlabel.errors import SourceError
 from semlabel.settings import LOGICAL_COLUMNS, Settings, SourceName
 from semlabel.source_readers import ABSENT, Cell, NotText, RawTable, Wanted, Written
+from semlabel.text_versions import order_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -370,24 +370,26 @@ def _refuse_erased(reading: _Reading, erased: Collection[str]) -> None:
 
 
 def _keep_latest(reading: _Reading) -> None:
-    """Of each id only the rows with its highest version; versions compare as numbers when all of them are numbers."""
+    """Of each id only the rows with its highest version, in the order that `text_versions` finds in the column."""
     versions = {row.values["text_version"] for row in reading.rows} - {""}
     if not versions:
         return
-    numeric = all(re.fullmatch(r"-?\d+(\.\d+)?", version, re.ASCII) for version in versions)
-    if not numeric and any(re.fullmatch(r"\d+", version, re.ASCII) for version in versions):
-        reading.warnings.append("versions mix numbers and text; they are compared as text")
+    order = order_of(versions)
+    ranks = {version: order.rank(version) for version in versions}
 
     def rank(row: _Row) -> tuple[bool, Any]:
         version = row.values["text_version"]
-        return bool(version), Decimal(version or 0) if numeric else version
+        return bool(version), ranks.get(version)
 
     latest: dict[str, tuple[bool, Any]] = {}
     for row in reading.rows:
         key = row.values["entity_id"]
         latest[key] = max(latest.get(key, rank(row)), rank(row))
     kept = [row for row in reading.rows if rank(row) == latest[row.values["entity_id"]]]
-    reading.redundant += len(reading.rows) - len(kept)
+    older = len(reading.rows) - len(kept)
+    if older and order.warning:
+        reading.warnings.append(order.warning)
+    reading.redundant += older
     reading.rows = kept
 
 

@@ -26,27 +26,42 @@ _LARGEST_GROUP = 0.2  # of a held-out split: a family of look-alikes must not be
 class SplitResult:
     """`split` of every entity ("train", "calibrate", "certify", "test", or "" for left out) and its near-duplicate
     group: a number of up to 53 bits made from the group's smallest id, so it stays when other entities come and go.
+
+    `astride` are left out because their near-duplicates stand in several splits, and as long as they do.
     """
 
     split: dict[str, str]
     groups: dict[str, int]
     notes: list[str]
+    astride: frozenset[str]
 
 
-def assign_splits(entities: "pd.DataFrame", splits: Splits, previous: Mapping[str, str] | None = None) -> SplitResult:
+def held_out_sizes(splits: Splits, total: int) -> dict[str, int]:
+    """How many of `total` entities each held-out split is to have."""
+    return {name: _size(getattr(splits, name), total) for name in HELD_OUT}
+
+
+def assign_splits(
+    entities: "pd.DataFrame",
+    splits: Splits,
+    previous: Mapping[str, str] | None = None,
+    near_duplicates: bool = True,
+) -> SplitResult:
     """Assign every entity of `entities` (entity_id, text) to a split.
 
-    Whole numbers in `splits` are entities, fractions shares of all entities. Each held-out split gets that many, or a
-    few more where a near-duplicate group straddles, never fewer. `previous` assignments are kept; only new entities
-    fill what is missing. A group that meets two previous splits is left out and noted.
+    Whole numbers in `splits` are entities, fractions shares of these entities. Each held-out split gets that many, or
+    a few more where a near-duplicate group straddles, never fewer. `previous` assignments are kept; only new entities
+    fill what is missing. A group that meets two previous splits is left out and noted. Without `near_duplicates` nobody
+    is taken for one: good for sizes, not for what is to be used.
     Raises SourceError when there are too few entities to hold out that many and still train.
     """
     previous = previous or {}
     ids = list(entities["entity_id"])
-    members = _members(ids, list(entities["text"]))
+    members = _members(ids, list(entities["text"])) if near_duplicates else {each: [each] for each in ids}
     split: dict[str, str] = {}
     notes: list[str] = []
     fresh: list[str] = []
+    astride: set[str] = set()
     for anchor, group in members.items():
         kept = {previous[entity_id] for entity_id in group if entity_id in previous}
         used = sorted(kept - {LEFT_OUT})
@@ -54,15 +69,16 @@ def assign_splits(entities: "pd.DataFrame", splits: Splits, previous: Mapping[st
             fresh.append(anchor)
         elif len(used) > 1:
             split |= dict.fromkeys(group, LEFT_OUT)
-            notes.append(f"left out: {_names(group)} became near-duplicates, but stand in {' and '.join(used)}")
+            astride.update(group)
+            notes.append(f"left out while they are near-duplicates in {' and '.join(used)}: {_names(group)}")
         else:
             joined = used[0] if used else LEFT_OUT
             split |= {entity_id: previous.get(entity_id, joined) for entity_id in group}
-    sizes = {name: _size(getattr(splits, name), len(ids)) for name in HELD_OUT}
+    sizes = held_out_sizes(splits, len(ids))
     fresh.sort(key=lambda anchor: _order(splits.seed, anchor))
     _fill(sizes, fresh, members, split, notes, growing=bool(split))
     numbers = {entity_id: _group_number(anchor) for anchor, group in members.items() for entity_id in group}
-    return SplitResult({entity_id: split[entity_id] for entity_id in ids}, numbers, notes)
+    return SplitResult({entity_id: split[entity_id] for entity_id in ids}, numbers, notes, frozenset(astride))
 
 
 def with_splits(

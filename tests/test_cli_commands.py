@@ -391,8 +391,8 @@ def test_a_labeler_that_scored_nothing_yet_says_so_instead_of_no_change(publishe
 def test_stored_pairs_are_counted_by_text_as_the_sources_have_them_now(published, labelers, project):
     scorer = read_manifest(labelers["certified"]).scorer_digest
     frame = entities({"e1": "alpha", "renamed": "beta", "new": "delta"})
-    assert _stored_pairs(project / "run" / "warehouse.duckdb", scorer, frame, held_out_only=False) == 10
-    assert _stored_pairs(project / "run" / "warehouse.duckdb", "another", frame, held_out_only=False) == 0
+    assert _stored_pairs(project / "run" / "warehouse.duckdb", scorer, frame) == 10
+    assert _stored_pairs(project / "run" / "warehouse.duckdb", "another", frame) == 0
 
 
 def test_status_names_the_published_version(command, published, labelers, project):

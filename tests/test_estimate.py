@@ -69,6 +69,8 @@ def test_entities_limit_zero_means_all_of_them():
     assert night.pairs_to_score == 1000 * 200
     limited = estimate(settings(), SIZES, LENGTHS, None, None, training=False, entities_limit=3)
     assert limited.pairs_to_score == 600
+    more = estimate(settings(), SIZES, LENGTHS, None, None, training=False, entities_limit=400)
+    assert more.pairs_to_score == 150 * 200
 
 
 def test_with_shortlists_only_what_gates_judge_is_scored_in_full():
@@ -100,9 +102,11 @@ def test_an_unknown_model_gives_no_time_instead_of_a_wrong_one():
     json.dumps(result.to_json(), allow_nan=False)
 
 
-def test_splits_in_entities_and_in_shares_are_both_understood():
+def test_splits_in_entities_and_in_shares_of_those_that_are_split_are_both_understood():
     shares = settings(splits={"calibrate": 0.1, "certify": 20, "test": 0.05})
-    assert sizes_of(shares, 1000, 50, 900) == Sizes(1000, 50, 900 - 170, 170)
+    assert sizes_of(shares, 1000, 50, 900) == Sizes(1000, 50, 745, 90 + 20 + 45)
+    assert sizes_of(settings(), 10_000, 50, 1_000) == Sizes(10_000, 50, 650, 350)
+    assert sizes_of(settings(), 10, 50, 4) == Sizes(10, 50, 1, 3)
 
 
 def test_catalog_top_limits_the_candidates():

@@ -164,6 +164,22 @@ def test_where_the_source_has_versions_the_higher_one_counts_whatever_the_texts_
             assert nights.resolved.warnings == ["'e1': text_version 5 has another text online, which holds"]
 
 
+def test_any_number_of_the_source_compares_and_any_other_version_leaves_it_to_the_texts(nights):
+    nights.online(accepted("e1", "B", 5))
+    cases = [("4.5", "C", "B"), ("-1", "C", "B"), ("5.0", "X", "B"), ("v9", "alpha", "B"), ("5.5", "alpha", "alpha")]
+    for version, text, expected in cases:
+        nights.source["e1"], nights.versions["e1"] = text, version
+        nights.night()
+        assert nights.text() == expected, version
+
+
+def test_a_version_of_thousands_of_digits_is_a_number_like_any_other(nights):
+    nights.online(accepted("e1", "B", 5))
+    nights.source["e1"], nights.versions["e1"] = "C", "9" * 5_000
+    nights.night()
+    assert nights.text() == "C"
+
+
 def test_a_segment_that_comes_late_does_not_override_what_the_source_said_since(nights):
     late = accepted("e1", "B", 1, at="2026-01-01T12:00:00+00:00")
     nights.source["e1"] = "C"

@@ -16,7 +16,7 @@ from semlabel.retention import purge
 from semlabel.settings import Splits
 from semlabel.splits import HELD_OUT, SplitResult, assign_splits
 from semlabel.warehouse import Warehouse
-from tests.pipeline_fixtures import run
+from tests.pipeline_fixtures import run, verdicts
 
 SIZES = Splits(calibrate=8, certify=10, test=6)
 WORDS = [f"word{number}" for number in range(500)]
@@ -111,14 +111,62 @@ def test_another_seed_moves_nobody_and_says_so_until_it_has_drawn_somebody(night
     assert nights.night(new, other).split == nights.first | {"n": "train"}
 
 
-def test_left_out_for_being_alike_across_splits_stays_left_out_after_a_night_away(nights):
+PLACEHOLDER = "the profile of this person is not available at the moment please try again later or ask somebody"
+
+
+def test_a_night_of_placeholders_leaves_nobody_out_for_longer(nights):
+    some = {min(nights.of(split)) for split in ("train", *HELD_OUT)} | set(list(nights.of("train"))[-2:])
+    placeholders = dict.fromkeys(some, PLACEHOLDER)
+    before = nights.memory()
+    during = nights.night(ALL | placeholders | {"new": PLACEHOLDER})
+    assert {key for key, split in during.split.items() if split == ""} == {*some, "new"}
+    later = nights.night(ALL | placeholders | {"new": PLACEHOLDER, "newer": PLACEHOLDER})
+    assert {key for key, split in later.split.items() if split == ""} == {*some, "new", "newer"}
+    assert nights.memory() == before
+    after = nights.night(ALL | {"new": text("new"), "newer": text("newer")})
+    assert after.split == nights.first | {"new": "train", "newer": "train"}
+    assert after.notes == []
+
+
+def test_who_is_alike_across_splits_stays_out_as_long_as_it_is_whoever_was_away(nights):
     trained, tested = nights.one_of("train"), nights.one_of("test")
-    alike = nights.night(ALL | {tested: ALL[trained]})
-    assert (alike.split[trained], alike.split[tested]) == ("", "")
-    nights.night({key: value for key, value in ALL.items() if key not in (trained, tested)})
-    again = nights.night(ALL)
-    assert (again.split[trained], again.split[tested]) == ("", "")
-    assert moved(nights.first, again.split).keys() == {trained, tested}
+    twin = ALL | {tested: f"{ALL[trained]} again"}
+    out = {trained: "", tested: ""}
+    assert nights.night(twin).split == nights.first | out
+    assert nights.night(twin).split == nights.first | out
+    nights.night({key: value for key, value in twin.items() if key not in out})
+    assert nights.night(twin).split == nights.first | out
+    assert nights.night(ALL).split == nights.first
+    assert nights.night(twin).split == nights.first | out
+
+
+@pytest.mark.parametrize("judges", HELD_OUT)
+def test_who_took_over_the_text_of_another_split_judges_nothing_by_it_once_that_one_has_moved_on(nights, judges):
+    trained, taker = nights.one_of("train"), nights.one_of(judges)
+    taken = ALL | {taker: ALL[trained]}
+    assert nights.night(taken).split == nights.first | {trained: "", taker: ""}
+    moved_on = taken | {trained: text("moved on")}
+    told = nights.night(moved_on)
+    assert told.split == nights.first | {taker: ""}
+    assert f"left out while it keeps its text: {taker} of {judges} took it over from train" in told.notes
+    nights.night({key: value for key, value in moved_on.items() if key != taker})
+    assert nights.night(moved_on).split == nights.first | {taker: ""}
+    assert nights.night(moved_on | {taker: text("of its own")}).split == nights.first
+    assert nights.night(ALL).split == nights.first
+
+
+@pytest.mark.parametrize("judges", HELD_OUT)
+def test_whose_text_another_one_had_for_a_night_judges_by_it_as_before(nights, judges):
+    trained, owner = nights.one_of("train"), nights.one_of(judges)
+    assert nights.night(ALL | {trained: ALL[owner]}).split == nights.first | {trained: "", owner: ""}
+    for _ in range(2):
+        assert nights.night(ALL | {trained: text("moved on")}).split == nights.first
+
+
+def test_a_night_on_which_every_text_stood_in_the_next_row_moves_nobody(nights):
+    shifted = dict(zip(ALL, [*list(ALL.values())[1:], ALL["e000"]], strict=True))
+    for texts in (shifted, ALL, ALL):
+        assert nights.night(texts).split == nights.first
 
 
 @pytest.mark.parametrize("split", ["train", *HELD_OUT])
@@ -223,6 +271,20 @@ def test_nights_without_entities_or_without_their_references_move_nobody(first_r
     without = night(whole, {"train", "test", "certify"})
     assert {without[key] for key, split in first.items() if split == "certify"} == {"certify"}
     assert night(whole, whole) == first
+
+
+def test_after_a_night_of_placeholders_everybody_stands_where_it_stood(first_run, instance, tmp_path):
+    project = first_run[0].copied(tmp_path / "labeled")
+    first, rows = splits_of(project), project.entities()
+    some = {min(key for key, split in first.items() if split == name) for name in ("train", *HELD_OUT)}
+    text = "the profile of this person is not available now"
+    project.write_entities(row | ({"text": text} if row["entity_id"] in some else {}) for row in rows)
+    night = run(project, instance, select=["entities"])
+    assert verdicts(night)["entities_contract"]
+    assert splits_of(project) == first | dict.fromkeys(some, "")
+    project.write_entities(rows)
+    assert verdicts(run(project, instance, select=["entities"]))["entities_contract"]
+    assert splits_of(project) == first
 
 
 def test_an_entity_in_another_split_than_it_was_given_breaks_the_contract(first_run, instance, tmp_path):

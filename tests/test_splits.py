@@ -176,21 +176,30 @@ def test_a_new_near_duplicate_joins_its_twin():
     assert after.split["a twin"] == "certify"
 
 
-def test_entities_that_grow_alike_across_splits_are_left_out_noted_and_stay_out():
+def test_entities_that_grow_alike_across_splits_are_left_out_and_noted_as_long_as_they_are_alike():
     before = assign_splits(table(300), SIZES)
     trained = next(key for key, split in before.split.items() if split == "train")
     tested = next(key for key, split in before.split.items() if split == "test")
-    edited = table(300)
-    edited.loc[edited["entity_id"] == tested, "text"] = edited.set_index("entity_id")["text"][trained]
+    edited = table(300, twin=text("twin"))
+    same = edited.set_index("entity_id")["text"][trained]
+    edited.loc[edited["entity_id"].isin([tested, "twin"]), "text"] = same
     after = assign_splits(edited, SIZES, previous=before.split)
-    assert (after.split[trained], after.split[tested]) == ("", "")
+    assert [after.split[key] for key in (trained, tested, "twin")] == ["", "", ""]
+    assert after.astride == {trained, tested, "twin"}
     assert len(after.notes) == 2
-    assert trained in after.notes[0]
-    assert tested in after.notes[0]
+    assert "near-duplicates in test and train: " in after.notes[0]
+    assert trained in after.notes[0] and tested in after.notes[0]
     assert after.notes[1] == "test has 49 of 50 entities: assignments stay, and no new entity is left for it"
-    # Edited back, both were in two splits once: neither may come back to one.
-    again = assign_splits(table(300), SIZES, previous=after.split)
-    assert (again.split[trained], again.split[tested]) == ("", "")
+    again = assign_splits(table(300), SIZES, previous=before.split)
+    assert (again.split, again.astride, again.notes) == (before.split, frozenset(), [])
+
+
+def test_who_is_left_out_for_good_stays_out():
+    before = assign_splits(table(300), SIZES)
+    gone = next(key for key, split in before.split.items() if split == "test")
+    again = assign_splits(table(300), SIZES, previous=before.split | {gone: ""})
+    assert again.split == before.split | {gone: ""}
+    assert again.astride == frozenset()
 
 
 def test_too_few_entities_are_refused_with_the_numbers():

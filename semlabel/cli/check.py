@@ -124,6 +124,7 @@ def _document(
         "catalog_used": inventory.sizes.candidates,
         "train_entities": inventory.sizes.train,
         "held_out_entities": inventory.sizes.held_out,
+        "splits_exact": inventory.splits_exact,
         "found": inventory.findings.to_json(),
         "teacher": asdict(inventory.teacher) if training and inventory.teacher else None,
         "estimate": result.to_json() | {"past_error": past.to_json() if past else None},
@@ -131,15 +132,20 @@ def _document(
 
 
 def _source(found: "SourceTable", limit: float) -> dict[str, Any]:
-    refused = len(found.refused)
+    from semlabel.sources import ERASED
+
+    # As in a run: who was erased is refused by decision, and no sign of a broken export.
+    refused_rows = [row for row in found.refused if row.reason != ERASED]
+    refused = len(refused_rows)
     return {
         "path": found.path,
         "rows": found.rows_in,
         "kept": len(found.frame),
         "refused": refused,
+        "erased": len(found.refused) - refused,
         "over_limit": refused > limit * found.rows_in,
         "warnings": list(found.warnings),
-        "first_refused": [{"row_id": row.row_id, "reason": row.reason} for row in found.refused[:10]],
+        "first_refused": [{"row_id": row.row_id, "reason": row.reason} for row in refused_rows[:10]],
     }
 
 
@@ -159,12 +165,13 @@ def _text(document: dict[str, Any], inventory: "Inventory", result: "Estimate") 
         if model["present"]
         else "not on this disk; it is fetched from the Hugging Face hub if it is there"
     )
-    sizes = inventory.sizes
+    sizes, about = inventory.sizes, "" if inventory.splits_exact else "about "
     lines += [
         "",
         f"Model:   {model['base']} ({there})",
         f"Disk:    {size(document['disk_free_bytes'])} free; state in {document['state']}",
-        f"Splits:  {sizes.train:,} entities train, {sizes.held_out:,} are held out; {sizes.candidates:,} candidates",
+        f"Splits:  {about}{sizes.train:,} entities train, {about}{sizes.held_out:,} are held out; "
+        f"{sizes.candidates:,} candidates",
         *([_shortlists(document["shortlists"])] if "shortlists" in document else []),
         f"Would run: {document['job']}",
     ]

@@ -20,16 +20,21 @@ from semlabel.estimate import (
     Speed,
     duration,
     estimate,
+    everybody,
     lengths_of,
     linear_parameters,
     measure_speed,
     scope_of,
     sizes_of,
 )
-from semlabel.splits import TRAIN
+from semlabel.splits import HELD_OUT, TRAIN
+from semlabel.warehouse_schema import CHOSEN_FIRST
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from semlabel.findings import Findings
+    from semlabel.foreseen_splits import Foreseen
     from semlabel.judging.store import Judgement
     from semlabel.past_error import PastError
     from semlabel.settings import Settings
@@ -39,7 +44,6 @@ if TYPE_CHECKING:
 _SCORING_ASSETS = {"checkpoint", "threshold", "predictions"}
 _TRAINING_ASSETS = {"checkpoint"}
 _TEACHER_ASSETS = {"teacher_labels"}
-_HELD_OUT = ("calibrate", "certify", "test")
 
 # Pairs of the given texts that one scorer has margins for. No two rounds of a scorer cover the same pair.
 _STORED = """
@@ -53,7 +57,7 @@ JOIN sizes USING (block_id)"""
 # The same where only what stands in shortlists is wanted, and every pair of the entities that gates judge.
 _STORED_LISTED = f"""
 WITH judged AS (SELECT text_key FROM entities SEMI JOIN reference_labels USING (entity_id)
-                WHERE split IN {_HELD_OUT}),
+                WHERE split IN {HELD_OUT}),
      pairs AS (SELECT s.text_key, unnest(b.keys) AS candidate_text_key
                FROM (SELECT text_key, block_id FROM scores
                      WHERE scorer_key IN (SELECT scorer_key FROM scorers WHERE scorer_digest = ?)) s
@@ -79,13 +83,22 @@ class Inventory:
 
     @classmethod
     def read(cls, settings: "Settings") -> "Inventory":
-        """Read the three sources and the judgements. Raises SourceError."""
+        """Read the three sources and the judgements, without who was erased. Raises SourceError."""
         from semlabel.judging.store import read_judgements
         from semlabel.judging.taught import taught_judgements
         from semlabel.sources import read_catalog, read_entities, read_references
 
-        tables = read_entities(settings), read_catalog(settings), read_references(settings)
+        operations = operations_of(settings)
+        erased = operations.erased_ids() if operations else frozenset()
+        tables = read_entities(settings, erased), read_catalog(settings), read_references(settings, erased)
         return cls(settings, *tables, [*read_judgements(settings), *taught_judgements(settings)])
+
+    @cached_property
+    def foreseen(self) -> "Foreseen":
+        """The splits as the next run will have them."""
+        from semlabel.foreseen_splits import foresee
+
+        return foresee(self.settings, self.entities.frame, self.references.frame, self.judgements)
 
     @cached_property
     def findings(self) -> "Findings":
@@ -93,27 +106,43 @@ class Inventory:
         from semlabel.findings import find
 
         tables = self.entities.frame, self.catalog.frame, self.references.frame
-        return find(self.settings, *tables, self.judgements)
+        return find(self.settings, *tables, self.judgements, self.foreseen)
 
     @cached_property
     def sizes(self) -> Sizes:
         """How many entities and candidates there are for training and for scoring."""
-        entities, candidates = len(self.entities.frame), len(self.catalog.frame)
-        named = set(self.references.frame["entity_id"])
-        if not named:  # then all are split, but only those train that people were asked about
-            train = len({row.entity_id for row in self.judgements if row.split == TRAIN})
-            return replace(sizes_of(self.settings, entities, candidates, entities), train=train)
-        judged = named | {row.entity_id for row in self.judgements}
-        return sizes_of(self.settings, entities, candidates, len(judged))
+        found, asked = self.foreseen, self._asked_about()
+        counted = self._counted(found.entities)
+        if found.split_of is None:
+            return replace(counted, train=min(counted.train, len(asked)))
+        train = sum(split == TRAIN and entity_id in asked for entity_id, split in found.split_of.items())
+        return replace(counted, train=train, held_out=len(self._held_out()))
+
+    @property
+    def splits_exact(self) -> bool:
+        """Whether `sizes` are those that the next run will have, and no guess by the settings alone."""
+        return self.foreseen.split_of is not None and self.foreseen.exact
+
+    def _asked_about(self) -> set[str]:
+        """The entities that somebody decided something of: only such ones train."""
+        return set(self.references.frame["entity_id"]) | {row.entity_id for row in self.judgements}
+
+    def _counted(self, split: int) -> Sizes:
+        return sizes_of(self.settings, len(self.entities.frame), len(self.catalog.frame), split)
+
+    def _held_out(self) -> list[str]:
+        return [entity_id for entity_id, split in (self.foreseen.split_of or {}).items() if split in HELD_OUT]
 
     def cost(self, speed: Speed | None, *, training: bool, entities_limit: int | None = None) -> Estimate:
         """The estimate for training and everything after it, or for a night with the promoted labeler."""
         lengths = lengths_of(self.settings, list(self.entities.frame["text"]), list(self.catalog.frame["text"]))
         parameters = linear_parameters(Path(self.settings.model.base))
         stored = 0 if training else self.stored_pairs(entities_limit)
+        # A night that labels everybody asks nothing of splits, which take a while to tell.
+        needed = training or self.settings.shortlist.size > 0 or self.settings.scoring.entities == "held_out"
         return estimate(
             self.settings,
-            self.sizes,
+            self.sizes if needed else self._counted(0),
             lengths,
             parameters,
             speed,
@@ -146,13 +175,14 @@ class Inventory:
         promoted, path = promoted_path(self.settings.paths.labelers), self.settings.paths.warehouse
         if promoted is None or not path.exists():
             return 0
-        held_out_only = self.settings.scoring.entities == "held_out" and entities_limit is None
-        listed = self.settings.shortlist.size > 0
+        entities, listed = self.entities.frame, self.settings.shortlist.size > 0
+        if not everybody(self.settings, entities_limit):
+            entities = entities[entities["entity_id"].isin(self._held_out())]
         scorer = read_manifest(promoted).scorer_digest
         try:
             # Short, but without the lease a run that begins at this moment would fail at the lock of the file.
             with leased(self.settings, "estimate", wait_seconds=0):
-                return _stored_pairs(path, scorer, self.entities.frame, held_out_only, listed)
+                return _stored_pairs(path, scorer, entities, entities_limit or 0, listed)
         except LeaseHeld:  # a run is writing: whatever it stores is not known yet
             return 0
 
@@ -176,7 +206,8 @@ class Inventory:
         }
 
 
-def _stored_pairs(path: Path, scorer: str, entities: Any, held_out_only: bool, listed: bool = False) -> int:
+def _stored_pairs(path: Path, scorer: str, entities: "pd.DataFrame", limit: int = 0, listed: bool = False) -> int:
+    """Stored pairs of these entities, or of the `limit` of them that a run would choose."""
     import duckdb
     import pyarrow as pa
 
@@ -184,23 +215,16 @@ def _stored_pairs(path: Path, scorer: str, entities: Any, held_out_only: bool, l
         connection = duckdb.connect(str(path), read_only=True)
     except duckdb.IOException:  # a run is writing: whatever it stores is not known yet
         return 0
+    columns = {"entity_id": list(entities["entity_id"]), "text_id": [text_id(text) for text in entities["text"]]}
     with connection:
-        if held_out_only:
-            splits = ", ".join(f"'{split}'" for split in _HELD_OUT)
-            rows = connection.execute(f"SELECT text_id FROM entities WHERE split IN ({splits})").fetchall()
-            wanted = [row[0] for row in rows]
-        else:
-            wanted = _identities(entities["text"])
-        connection.register("wanted_entities", pa.table({"text_id": pa.array(wanted, pa.string())}))
+        connection.register("given", pa.table({name: pa.array(ids, pa.string()) for name, ids in columns.items()}))
+        chosen = f"ORDER BY {CHOSEN_FIRST} LIMIT {limit:d}" if limit else ""
+        connection.execute(f"CREATE TEMP TABLE wanted_entities AS SELECT text_id FROM given {chosen}")
         connection.execute("CREATE TEMP TABLE wanted_candidates AS SELECT DISTINCT text_id FROM catalog")
         # A warehouse of before there were shortlists gets their tables when a run opens it.
         known = connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'shortlists'").fetchone()
         found = connection.execute(_STORED_LISTED if listed and known else _STORED, [scorer]).fetchone()
     return int(found[0]) if found else 0
-
-
-def _identities(texts: Iterable[str]) -> list[str]:
-    return [text_id(text) for text in texts]
 
 
 def speed_of(settings: "Settings") -> Speed:

@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from semlabel.digests import digest_of
-from semlabel.errors import SettingsError
+from semlabel.errors import SettingsError, SourceError
+from semlabel.foreseen_splits import foresee
+from semlabel.judging.store import read_judgements
 from semlabel.pairs import build_training_pairs, cross_product_labels, select_catalog
 from semlabel.prompt import Prompt, PromptSpec, load_tokenizer
 from semlabel.references import check_references
@@ -143,7 +145,8 @@ def overridden(settings: Settings, *overrides: dict[str, Any]) -> Settings:
 def load_problem(settings: Settings, calibrate: int, test: int, erased: Collection[str] = ()) -> Problem:
     """Read the sources of `settings` and hold out that many entities (a few more where near-duplicates straddle).
 
-    `erased` are digests of erased ids. Raises SourceError or SettingsError where the tables cannot give that.
+    `erased` are digests of erased ids. Raises SourceError or SettingsError where the tables cannot give that, or where a
+    run holds the warehouse that knows who is held out.
     """
     entities = read_entities(settings, erased).frame
     listed = read_references(settings, erased)
@@ -152,9 +155,8 @@ def load_problem(settings: Settings, calibrate: int, test: int, erased: Collecti
     source = read_catalog(settings).frame
     fits = [problem is None for problem in prompt.item_problems(list(source["text"]))]
     candidates = source[fits].reset_index(drop=True)
-    entities = entities[entities["entity_id"].isin(set(references["entity_id"]))]
-    project = assign_splits(entities, settings.splits).split
-    own = entities[entities["entity_id"].map(project) == TRAIN]
+    trained = set(_train_ids(settings, entities, references))
+    own = entities[entities["entity_id"].isin(trained & set(references["entity_id"]))]
     # A split cannot be empty: one entity is set aside as `certify` and looked at by nobody.
     sizes = Splits(calibrate=calibrate, certify=1, test=test, seed=settings.splits.seed + 1)
     own = own.assign(split=own["entity_id"].map(assign_splits(own, sizes).split)).reset_index(drop=True)
@@ -169,6 +171,14 @@ def load_problem(settings: Settings, calibrate: int, test: int, erased: Collecti
 
 
 _HELD_OUT: Sequence[str] = (CALIBRATE, TEST)
+
+
+def _train_ids(settings: Settings, entities: "pd.DataFrame", references: "pd.DataFrame") -> list[str]:
+    """The entities that the project's next run would train on."""
+    found = foresee(settings, entities, references, read_judgements(settings), thorough=True)
+    if found.split_of is None:
+        raise SourceError(found.problem or "no reference names an entity: there is nothing to train on")
+    return [entity_id for entity_id, split in found.split_of.items() if split == TRAIN]
 
 
 def _part(entities: "pd.DataFrame", catalog: "pd.DataFrame", judged: "pd.DataFrame") -> Part:
