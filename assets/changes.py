@@ -67,8 +67,7 @@ def against_publication(step: Step, warehouse: "Warehouse") -> Change:
     from semlabel.warehouse_file import literal
 
     policy = step.settings.publish.uncertified_candidates
-    now, rows = published_relation("predictions", policy), published_rows(warehouse, policy)
-    withheld = warehouse.predictions_count() - rows
+    now, (rows, withheld) = published_relation("predictions", policy), published_rows(warehouse, policy)
     published = published_version(step, warehouse)
     if published is None:
         return Change(rows, withheld=withheld)
