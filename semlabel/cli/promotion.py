@@ -48,19 +48,17 @@ def promote(
       semlabel promote 3f9ac2 --reason "trained on the spring references"
     """
     from semlabel.cli.churn import churn
-    from semlabel.labeler_files import find_labeler, promoted_path, switch_current
+    from semlabel.labeler_files import find_labeler
     from semlabel.manifest import verify
+    from semlabel.promotion import promote as make_current
 
     settings = project(config)
     operations = needed_operations(settings)
     target = find_labeler(settings.paths.labelers, digest)
     manifest = verify(target)
     _refuse_red_gates(manifest, operations)
-    before = promoted_path(settings.paths.labelers)
     change = churn(settings, manifest)
-    # Recorded first: a kill in between leaves the old labeler at work and `one_labeler_everywhere` red.
-    operations.promote(manifest.digest, who or me(), reason)
-    switch_current(settings.paths.labelers, manifest.digest)
+    before = make_current(settings.paths.labelers, operations, manifest.digest, who or me(), reason, on_wait=say)
     previous = before.name if before else None
     document = {
         "promoted": manifest.digest,
@@ -168,13 +166,14 @@ def _refuse_red_gates(manifest: "Manifest", operations: "Operations") -> None:
 
 
 def _roll_back(settings: "Settings", operations: "Operations", version: str, who: str, reason: str) -> dict[str, Any]:
-    from semlabel.labeler_files import find_labeler, switch_current
+    from semlabel.labeler_files import find_labeler
+    from semlabel.promotion import put_into_use
     from semlabel.published import VERSIONS, read_manifest, version_names
     from semlabel.published import rollback as restore
 
     def use_its_labeler(manifest: Mapping[str, Any]) -> None:
-        operations.promote(str(manifest["labeler_digest"]), who, f"rollback to {version}")
-        switch_current(settings.paths.labelers, str(manifest["labeler_digest"]))
+        digest = str(manifest["labeler_digest"])
+        put_into_use(settings.paths.labelers, operations, digest, who, f"rollback to {version}")
 
     folder = settings.paths.published
     if version in version_names(folder):
