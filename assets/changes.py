@@ -55,10 +55,13 @@ def confirms(step: Step, warehouse: "Warehouse") -> bool:
 
 
 def approved(step: Step, warehouse: "Warehouse") -> bool:
-    """Whether a person approved these rows after the version that they replace was published: that change, no other."""
+    """Whether a person approved this change and no other: these rows, published under the present setting, after the
+    version that they replace was published.
+    """
     current = _replaced(step, warehouse)
     since = str(current["published_at"]) if current is not None else ""
-    return step.operations.approved(warehouse.predictions_digest(), since)
+    policy = step.settings.publish.uncertified_candidates
+    return step.operations.approved(warehouse.predictions_digest(), since, policy)
 
 
 def against_publication(step: Step, warehouse: "Warehouse") -> Change:

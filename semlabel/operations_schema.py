@@ -114,6 +114,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """UPDATE erasures SET trained = 1
         WHERE json_extract(counts_json, '$."warehouse: training_pairs"') > 0""",
     ),
+    (
+        # Under which `[publish] uncertified_candidates` the change was judged that is approved: under another one the
+        # same predictions publish other rows. Null where an earlier version approved: that counts under each.
+        "ALTER TABLE approvals ADD COLUMN uncertified_candidates TEXT",
+    ),
 )
 
 

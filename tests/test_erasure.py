@@ -306,7 +306,7 @@ NOT_TYPED = {
     *("action", "asset", "boot_id", "counts_json", "entity_digest", "gate", "heartbeat", "host", "id_digest", "job"),
     *("kind", "labeler_digest", "name", "path", "plan_id", "process_start", "question_digest", "run_id"),
     *("scorer_digest", "set_digest", "severity", "stage", "state", "status", "subject_digest", "target", "token"),
-    *("unit", "verdict", "version", "who"),
+    *("uncertified_candidates", "unit", "verdict", "version", "who"),
 }
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from semlabel.settings import Settings
 
 _VOLUME = "volume_change"
+_POLICY = "publish.uncertified_candidates"
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept with the decision.")]
 
 
@@ -131,7 +132,7 @@ def approve(
     if len(fitting) != 1:
         there = ", ".join(subject[:12] for subject in waiting) or "none"
         raise SemlabelError(f'no change waits for approval under "{subject_digest}"; waiting: {there}')
-    operations.approve(fitting[0], who or me(), reason)
+    operations.approve(fitting[0], who or me(), reason, _judged_under(settings, operations, fitting[0]))
     document = {"approved": fitting[0], "who": who or me()}
     if json:
         show_json(document)
@@ -143,6 +144,13 @@ def approve(
 
 def _waits_for_approval(row: dict[str, Any]) -> bool:
     return row["gate"] in (_VOLUME, "label_rate_drift", "data_drift") and row["verdict"] != "pass"
+
+
+def _judged_under(settings: "Settings", operations: "Operations", subject: str) -> str:
+    """The setting of what is published under which a change was judged; the present one where no verdict tells."""
+    row = operations.latest_gate(_VOLUME, subject)
+    limits = row["evidence"].get("limits", {}) if row else {}
+    return str(limits.get(_POLICY, settings.publish.uncertified_candidates))
 
 
 def _refuse_red_gates(manifest: "Manifest", operations: "Operations") -> None:
