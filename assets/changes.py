@@ -55,10 +55,13 @@ def confirms(step: Step, warehouse: "Warehouse") -> bool:
 
 
 def approved(step: Step, warehouse: "Warehouse") -> bool:
-    """Whether a person approved these rows after the version that they replace was published: that change, no other."""
+    """Whether a person approved this change and no other: these rows, published under the present setting, after the
+    version that they replace was published.
+    """
     current = _replaced(step, warehouse)
     since = str(current["published_at"]) if current is not None else ""
-    return step.operations.approved(warehouse.predictions_digest(), since)
+    policy = step.settings.publish.uncertified_candidates
+    return step.operations.approved(warehouse.predictions_digest(), since, policy)
 
 
 def against_publication(step: Step, warehouse: "Warehouse") -> Change:
@@ -67,8 +70,7 @@ def against_publication(step: Step, warehouse: "Warehouse") -> Change:
     from semlabel.warehouse_file import literal
 
     policy = step.settings.publish.uncertified_candidates
-    now, rows = published_relation("predictions", policy), published_rows(warehouse, policy)
-    withheld = warehouse.predictions_count() - rows
+    now, (rows, withheld) = published_relation("predictions", policy), published_rows(warehouse, policy)
     published = published_version(step, warehouse)
     if published is None:
         return Change(rows, withheld=withheld)

@@ -161,12 +161,16 @@ def _labeler(warehouse: "Warehouse") -> str:
 
 
 def _basis(step: Step) -> Any:
-    """What the comparison depends on besides the predictions and the version before: approval, references, refusals."""
+    """What the comparison depends on besides the predictions, the version before and the limits.
+
+    Whether it goes on from that version (somebody may approve at any time what ends it), which references there are and
+    whose may be looked at, and what was refused.
+    """
     with step.reader() as warehouse:
-        approved = step.operations.approved(warehouse.predictions_digest())
-        references = warehouse.content_digest("reference_labels")
+        goes_on = _standing(step, warehouse, published_version(step, warehouse)) is not None
+        judged = [warehouse.content_digest(table) for table in ("reference_labels", "training_pairs")]
         refused = warehouse.rows("SELECT count(*), max(refused_at) FROM refused_rows WHERE source = 'entities'")
-    return [approved, references, str(refused)]
+    return [goes_on, judged, str(refused)]
 
 
 label_rate_drift = gate_check(
@@ -184,7 +188,13 @@ data_drift = gate_check(
         "data_drift",
         subject=Step.predictions_digest,
         evidence=_quality,
-        limits=(*_LIMITS, "gates.quality_points", "gates.quality_length"),
+        limits=(
+            *_LIMITS,
+            "gates.quality_points",
+            "gates.quality_length",
+            "gates.parity_tolerance_fp32",
+            "gates.parity_tolerance_bf16",
+        ),
         also=_basis,
         replaces=replaces,
     )

@@ -73,10 +73,14 @@ def predictions(context: dg.AssetExecutionContext, project: ProjectResource) -> 
 
 
 def _promote_first(step: Step) -> "tuple[Path, Manifest]":
-    """Promote the newest labeler of a project that has none. Raises GateBlocked unless all its gates have passed."""
-    from semlabel.labeler_files import switch_current
+    """Promote the newest labeler of a project that has none. Raises GateBlocked unless all its gates have passed.
 
-    directory, manifest = newest_labeler(step)
+    What somebody promotes meanwhile stays, and is used.
+    """
+    from semlabel.manifest import read_manifest
+    from semlabel.promotion import promote_first
+
+    _, manifest = newest_labeler(step)
     with step.reader() as warehouse:
         blocked = before_promotion(step, warehouse, manifest).blocked
     if blocked:
@@ -85,10 +89,16 @@ def _promote_first(step: Step) -> "tuple[Path, Manifest]":
             metadata={"gates": metadata.table(blocked)},
             allow_retries=False,
         )
-    step.operations.promote(manifest.digest, f"run {step.run_id}", "first labeler, all gates passed")
-    switch_current(step.settings.paths.labelers, manifest.digest)
-    step.log.info(f"labeler {manifest.digest[:12]} is the first one and was promoted")
-    return directory, manifest
+    directory = promote_first(
+        step.settings.paths.labelers,
+        step.operations,
+        manifest.digest,
+        step.run_id,
+        "first labeler, all gates passed",
+        on_wait=step.log.info,
+    )
+    step.log.info(f"labeler {directory.name[:12]} is the first one and was promoted")
+    return directory, read_manifest(directory)
 
 
 def _scope(step: Step, warehouse: "Warehouse") -> tuple[list[str] | None, str]:

@@ -6,10 +6,12 @@ thread each do not, and share the weights. Knows calls and threads; deliberately
 
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 import torch
 
+_Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
 
@@ -33,6 +35,21 @@ def side_by_side(calls: Sequence[Callable[[], _Result]], lanes: int) -> Generato
         pool.shutdown(cancel_futures=True)
         # A thread that is new to torch is given what was set last, in whichever thread.
         torch.set_num_threads(threads)
+
+
+def dealt_out(
+    tasks: Sequence[_Task], lanes: Sequence[Callable[[Sequence[_Task]], Sequence[_Result]]]
+) -> list[_Result]:
+    """The results of `tasks` in their order, each lane (at least one) at work on its part beside the others.
+
+    A lane gives the results of the tasks it is given. Task n goes to lane n modulo the number of lanes, whichever lane
+    is done first; a lane without a task is not called.
+    """
+    calls = [partial(lane, tasks[place :: len(lanes)]) for place, lane in enumerate(lanes[: len(tasks)])]
+    results: dict[int, _Result] = {}
+    for place, found in enumerate(side_by_side(calls, len(calls))):
+        results.update(zip(range(place, len(tasks), len(lanes)), found, strict=True))
+    return [results[number] for number in range(len(tasks))]
 
 
 def _take(threads: int) -> None:

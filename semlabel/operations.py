@@ -327,14 +327,30 @@ class Operations:
         """The newest promotion (`labeler_digest, who, reason, promoted_at`), or None."""
         return self.file.first("SELECT * FROM promotions ORDER BY id DESC LIMIT 1")
 
-    def approve(self, subject_digest: str, who: str, reason: str = "") -> None:
-        """Let one volume change pass: exactly the one with this subject digest."""
-        self._insert("approvals", subject_digest=subject_digest, who=who, reason=reason, approved_at=now_utc())
+    def approve(
+        self, subject_digest: str, who: str, reason: str = "", uncertified_candidates: str | None = None
+    ) -> None:
+        """Let one change pass: exactly the one with this subject digest, published under this setting of
+        `uncertified_candidates` (None: under whichever).
+        """
+        self._insert(
+            "approvals",
+            subject_digest=subject_digest,
+            who=who,
+            reason=reason,
+            approved_at=now_utc(),
+            uncertified_candidates=uncertified_candidates,
+        )
 
-    def approved(self, subject_digest: str, since: str = "") -> bool:
-        """Whether somebody approved the change with this subject digest, after the time `since` (ISO, UTC) if given."""
-        query = "SELECT 1 FROM approvals WHERE subject_digest = ? AND approved_at > ?"
-        return self.file.first(query, (subject_digest, since)) is not None
+    def approved(self, subject_digest: str, since: str = "", uncertified_candidates: str | None = None) -> bool:
+        """Whether somebody approved the change with this subject digest, after the time `since` (ISO, UTC) if given, as
+        it is published under this setting of `uncertified_candidates` (None: under whichever).
+        """
+        query = (
+            "SELECT 1 FROM approvals WHERE subject_digest = ? AND approved_at > ?"
+            " AND (? IS NULL OR coalesce(uncertified_candidates, ?) = ?)"
+        )
+        return self.file.first(query, (subject_digest, since, *[uncertified_candidates] * 3)) is not None
 
     def begin_certify(
         self,

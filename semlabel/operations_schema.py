@@ -121,6 +121,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE runs ADD COLUMN pid_namespace TEXT",
         # The last sign of life; null in runs of earlier versions, which gave none but their progress.
         "ALTER TABLE runs ADD COLUMN heartbeat TEXT",
+        # Under which `[publish] uncertified_candidates` the change was judged that is approved: under another one the
+        # same predictions publish other rows. Null where an earlier version approved: that counts under each.
+        "ALTER TABLE approvals ADD COLUMN uncertified_candidates TEXT",
     ),
 )
 

@@ -175,13 +175,13 @@ def published_relation(relation: str, policy: str) -> str:
     return f"(SELECT * FROM {relation} WHERE certified)" if policy == "withhold" else relation
 
 
-def published_rows(warehouse: Warehouse, policy: str) -> int:
-    """How many rows publishing the present predictions would write."""
-    relation = published_relation("predictions", policy)
+def published_rows(warehouse: Warehouse, policy: str) -> tuple[int, int]:
+    """How many rows publishing the present predictions would write, and how many it would withhold."""
+    relation, predictions = published_relation("predictions", policy), warehouse.predictions_count()
     if relation == "predictions":
-        return warehouse.predictions_count()
+        return predictions, 0
     ((rows,),) = warehouse.rows(f"SELECT count(*) FROM {relation}")
-    return int(rows)
+    return int(rows), predictions - int(rows)
 
 
 def publication_subject(warehouse: Warehouse, settings: PublishSettings) -> str:
@@ -208,8 +208,9 @@ def _refuse(
         raise GateBlocked(
             f"the predictions are of labeler {used} and not of {labeler_manifest['digest'][:12]}: make them again"
         )
-    if published_rows(warehouse, settings.uncertified_candidates) == 0:
-        if warehouse.predictions_count():
+    rows, withheld = published_rows(warehouse, settings.uncertified_candidates)
+    if rows == 0:
+        if withheld:
             raise GateBlocked(
                 "every prediction is of a candidate that the labeler is not certified with, and these are withheld: "
                 "put the texts of the candidates back, or train and promote a labeler"

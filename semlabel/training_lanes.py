@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from semlabel.lanes import side_by_side
+from semlabel.lanes import dealt_out
 
 Loss = Callable[[Any, Any], torch.Tensor]
 
@@ -27,14 +27,9 @@ class Lanes:
 
         `loss` gives the loss of one model for one batch. Batch n goes to lane n modulo the number of lanes.
         """
-        models = self._models[: len(batches)]
-        parts = [batches[place :: len(models)] for place in range(len(models))]
-        calls = [partial(_backward, model, part, loss) for model, part in zip(models, parts, strict=True)]
-        losses: list[torch.Tensor] = [torch.empty(0)] * len(batches)
-        for place, found in enumerate(side_by_side(calls, len(models))):
-            losses[place :: len(models)] = found
-        for other in models[1:]:
-            _move_gradients(other, models[0])
+        losses = dealt_out(batches, [partial(_backward, model, loss) for model in self._models])
+        for other in self._models[1:]:
+            _move_gradients(other, self._models[0])
         return losses
 
 
@@ -46,7 +41,7 @@ def replica(model: torch.nn.Module) -> torch.nn.Module:
     return copy.deepcopy(model, known)
 
 
-def _backward(model: torch.nn.Module, batches: Sequence[Any], loss: Loss) -> list[torch.Tensor]:
+def _backward(model: torch.nn.Module, loss: Loss, batches: Sequence[Any]) -> list[torch.Tensor]:
     found = []
     for batch in batches:
         value = loss(model, batch)

@@ -161,12 +161,8 @@ def test_before_a_first_run_every_field_is_there_and_null(command, project):
     names += ("pairs_scored", "pairs_reused", "model_loads", "labels_per_s")
     assert {name: document["run"][name] for name in names} == dict.fromkeys(names)
     assert document["gates"] == []
-    assert {name: document["labeler"][name] for name in ("digest", "threshold", "base_model", "precision")} == {
-        "digest": None,
-        "threshold": None,
-        "base_model": None,
-        "precision": None,
-    }
+    names = ("digest", "threshold", "base_model", "precision")
+    assert {name: document["labeler"][name] for name in names} == dict.fromkeys(names)
     metrics = dict.fromkeys(("auc", "average_precision", "precision", "recall"))
     assert document["metrics"]["test"] == metrics
     assert document["metrics"]["baselines"] == {}
@@ -193,11 +189,7 @@ def test_status_reports_run_gates_labeler_and_metrics(command, ran, labelers):
     _, out, _ = command("status", "--json")
     document = json.loads(out)
     assert document["run"]["labels_per_s"] == 150.0
-    assert (document["run"]["pairs_scored"], document["run"]["pairs_reused"], document["run"]["model_loads"]) == (
-        300,
-        7,
-        1,
-    )
+    assert [document["run"][name] for name in ("pairs_scored", "pairs_reused", "model_loads")] == [300, 7, 1]
     gate = next(gate for gate in document["gates"] if gate["gate"] == "held_out_quality")
     assert (gate["asset"], gate["verdict"], gate["value"], gate["limit"]) == ("checkpoint", "fail", 0.61, 0.9)
     assert document["labeler"]["digest"] == manifest.digest
@@ -332,6 +324,17 @@ def test_a_promotion_keeps_who_and_why(command, ran, labelers, project):
     assert json.loads(out)["promoted"] == manifest.digest
     assert promoted_path(project / "run" / "labelers").name == manifest.digest
     assert (ran.promoted()["who"], ran.promoted()["reason"]) == ("ada", "spring")
+
+
+def test_a_promotion_beside_another_one_is_refused_in_one_line_that_names_it(command, ran, labelers, monkeypatch):
+    manifest = read_manifest(labelers["certified"])
+    pass_gates(ran, manifest)
+    monkeypatch.setattr("semlabel.published.LEASE_WAIT_SECONDS", 0.1)
+    with ran.lease("publication", "promotion-of-another", 0):
+        code, out, err = command("promote", manifest.digest)
+    assert (code, out, ran.promoted()) == (2, "", None)
+    waiting, refused = err.splitlines()
+    assert waiting.startswith("waiting at most") and refused.startswith("error: run promotion-of-another (pid ")
 
 
 @pytest.fixture(scope="module")
@@ -547,14 +550,8 @@ def test_a_named_command_can_be_pasted_where_the_program_is_not_on_the_path(proj
 
 
 def test_numbers_read_like_numbers():
-    assert [number(v) for v in (None, 0, 12345, 0.12345, 12345.6, 3e-7)] == [
-        "-",
-        "0",
-        "12,345",
-        "0.123",
-        "12,346",
-        "3e-07",
-    ]
+    told = ["-", "0", "12,345", "0.123", "12,346", "3e-07"]
+    assert [number(v) for v in (None, 0, 12345, 0.12345, 12345.6, 3e-7)] == told
     assert interval(0.95, 0.94, 0.96) == "0.950 (0.940-0.960)"
     assert interval(0.95, None, None) == "0.950"
     assert [size(v) for v in (5, 3400, 1.24e9)] == ["5 B", "3.4 kB", "1.2 GB"]

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from semlabel.drift.state import read_history
+from semlabel.warehouse import Warehouse
 from tests.pipeline_fixtures import CANDIDATES, ENTITIES, TinyProject, failed, published, run
 
 NIGHT = "nightly_labeling"
+PREDICT = ["entities", "catalog", "reference_labels", "predictions"]
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def test_nights_add_up_in_the_versions_and_begin_anew_with_what_was_approved(pro
     rows = project.entities()
     rows[3]["text"] += " and the records of the office"
     project.write_entities(rows)
-    assert run(project, instance, select=["entities", "catalog", "reference_labels", "predictions"]).success
+    assert run(project, instance, select=PREDICT).success
     with project.warehouse() as warehouse:
         project.operations.approve(warehouse.predictions_digest(), "nina")
     assert run(project, instance, NIGHT).success
@@ -65,3 +67,40 @@ def test_what_is_approved_after_it_was_published_ends_the_comparison_once(projec
             with project.warehouse() as warehouse:
                 project.operations.approve(warehouse.predictions_digest(), "nina")
     assert counts == [1, 0, 1]
+
+
+def drift(project: TinyProject, result) -> dict[str, dict]:
+    rows = project.operations.gates_of_run(result.run_id)
+    return {row["gate"]: row for row in rows if row["gate"] in ("label_rate_drift", "data_drift")}
+
+
+def test_a_verdict_is_not_shown_again_when_what_it_was_compared_with_was_approved_since(project, instance):
+    rows = project.entities()
+    rows[1]["text"] += " and the records of the office"
+    project.write_entities(rows)
+    assert run(project, instance, NIGHT).success
+    with project.warehouse() as warehouse:
+        earlier = warehouse.predictions_digest()
+    project.write_catalog(
+        row | {"text": "keep good machines"} if row["candidate_id"] == "c4" else row for row in project.catalog()
+    )
+    red = drift(project, run(project, instance, select=PREDICT))["label_rate_drift"]
+    assert (red["verdict"], red["evidence"]["nights"]) == ("fail", 2)
+    project.operations.approve(earlier, "nina")
+    for row in drift(project, run(project, instance, select=PREDICT)).values():
+        assert row["subject_digest"] == red["subject_digest"] != earlier
+        assert (row["verdict"], row["evidence"]["nights"]) == ("pass", 0)
+
+
+def test_a_verdict_is_not_shown_again_under_another_rounding_or_other_training_pairs(project, instance):
+    def shown_again():
+        rows = drift(project, run(project, instance, select=["predictions"]))
+        return {gate for gate, row in rows.items() if "replayed_from" in row["evidence"]}
+
+    assert shown_again() == set()  # beside the version that the first run published they are judged for the first time
+    assert shown_again() == {"label_rate_drift", "data_drift"}
+    project.change(gates={"parity_tolerance_fp32": 0.002})
+    assert shown_again() == {"label_rate_drift"}
+    with Warehouse.open(project.settings.paths.warehouse) as warehouse:
+        warehouse.replace_training_pairs(warehouse.training_pairs()[1:], "another run")
+    assert shown_again() == set()

@@ -335,7 +335,7 @@ NOT_TYPED = {
     *("action", "asset", "boot_id", "counts_json", "entity_digest", "gate", "heartbeat", "host", "id_digest", "job"),
     *("kind", "labeler_digest", "name", "path", "pid_namespace", "plan_id", "process_start", "question_digest"),
     *("run_id", "scorer_digest", "set_digest", "severity", "stage", "state", "status", "subject_digest", "target"),
-    *("token", "unit", "verdict", "version", "who"),
+    *("token", "uncertified_candidates", "unit", "verdict", "version", "who"),
 }
 
 

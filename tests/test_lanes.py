@@ -2,11 +2,12 @@
 
 import threading
 from contextlib import closing
+from functools import partial
 
 import pytest
 import torch
 
-from semlabel.lanes import side_by_side
+from semlabel.lanes import dealt_out, side_by_side
 
 
 @pytest.fixture
@@ -90,3 +91,27 @@ def test_calls_that_nobody_waits_for_any_more_are_never_made():
 def test_one_lane_or_one_call_needs_no_other_thread(calls, lanes):
     found = list(side_by_side([threading.get_ident] * calls, lanes))
     assert found == [threading.get_ident()] * calls
+
+
+@pytest.mark.parametrize(("tasks", "lanes", "parts"), [
+    (7, 3, {0: [0, 3, 6], 1: [1, 4], 2: [2, 5]}),
+    (2, 4, {0: [0], 1: [1]}),
+    (3, 1, {0: [0, 1, 2]}),
+    (0, 2, {}),
+])  # fmt: skip
+def test_tasks_dealt_out_go_to_the_lanes_in_turn_and_results_come_in_the_order_of_the_tasks(tasks, lanes, parts):
+    given = {}
+
+    def lane(place, part):
+        given[place] = list(part)
+        return [(place, task) for task in part]
+
+    found = dealt_out(range(tasks), [partial(lane, place) for place in range(lanes)])
+    assert found == [(task % lanes, task) for task in range(tasks)]
+    assert given == parts
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_lane_that_gives_another_number_of_results_than_it_was_given_tasks_is_an_error(lanes):
+    with pytest.raises(ValueError, match="zip"):
+        dealt_out([1, 2, 3], [lambda part: [*part, 4]] * lanes)

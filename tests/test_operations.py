@@ -217,6 +217,14 @@ def test_the_newest_promotion_counts_and_an_approval_only_for_its_subject(operat
     assert not operations.approved("S1", "2999-01-01T00:00:00.000000+00:00")
 
 
+def test_an_approval_counts_for_what_one_setting_publishes_and_one_that_does_not_tell_for_each(operations):
+    operations.approve("S1", "ann", uncertified_candidates="publish")
+    operations.approve("S2", "ann")
+    asked = [(subject, policy) for subject in ("S1", "S2") for policy in (None, "publish", "withhold")]
+    counts = [operations.approved(subject, uncertified_candidates=policy) for subject, policy in asked]
+    assert counts == [True, True, False, True, True, True]
+
+
 def test_every_use_of_a_certify_set_is_in_the_ledger(operations):
     for labeler, verdict in (("L1", "fail"), ("L2", "pass")):
         use = operations.begin_certify("C1", f"asked {labeler}", ["a", "b"], confidence=0.95)

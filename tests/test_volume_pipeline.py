@@ -1,11 +1,14 @@
 """`volume_change` through the whole recipe: what would be published beside exactly what that would replace."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from assets.changes import against_publication
 from semlabel.published import current_publication, current_version, rollback
+from semlabel.warehouse import Warehouse
 from tests.pipeline_fixtures import CANDIDATES, ENTITIES, TinyProject, published, run
 from tests.test_pipeline import NIGHT, PUBLISH, edit_warehouse, figures, refusal
 
@@ -88,6 +91,36 @@ def test_neither_a_verdict_nor_an_approval_outlives_the_setting_that_it_was_give
     row = volume(project, run(project, instance, NIGHT))
     assert (row["verdict"], row["value"], row["subject_digest"]) == ("fail", 0.5, subject)
     assert current(project) == version["version"]
+
+
+def test_an_approval_counts_under_the_setting_that_the_change_was_judged_under(project, instance, command):
+    def approve(row):
+        assert command("approve", row["subject_digest"], "--config", str(project.config))[0] == 0
+
+    project.change(gates={"max_candidate_flip_fraction": 1.0})
+    edit_candidates(project, 4)
+    project.write_entities(project.entities()[:50])
+    row = volume(project, run(project, instance, NIGHT))
+    assert (row["verdict"], row["value"]) == ("fail", pytest.approx(10 / 60))
+    project.change(publish={"uncertified_candidates": "withhold"})
+    approve(row)  # of what the message said, whatever the settings say by now
+    withheld = volume(project, run(project, instance, NIGHT))
+    assert (withheld["verdict"], withheld["value"]) == ("fail", pytest.approx(1 - 50 / 60 / 2))
+    assert withheld["subject_digest"] == row["subject_digest"]
+    approve(withheld)
+    assert run(project, instance, NIGHT).success
+    assert published(project)["rows"] == 50 * CANDIDATES // 2
+
+
+@pytest.mark.parametrize(("policy", "counts"), [("publish", (ROWS, 0)), ("withhold", (ROWS // 2, ROWS // 2))])
+def test_predictions_are_counted_once_for_what_is_published_and_withheld(project, monkeypatch, policy, counts):
+    project.change(publish={"uncertified_candidates": policy})
+    edit_warehouse(project, lambda warehouse: warehouse.rows("UPDATE catalog SET certified = candidate_id < 'c4'"))
+    count, counted = Warehouse.predictions_count, []
+    monkeypatch.setattr(Warehouse, "predictions_count", lambda self: counted.append(count(self)) or counted[-1])
+    with project.warehouse() as warehouse:
+        change = against_publication(SimpleNamespace(settings=project.settings), warehouse)
+    assert ((change.rows, change.withheld), counted) == (counts, [ROWS])
 
 
 # --- what is replaced

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from semlabel.settings import Settings
 
 _VOLUME = "volume_change"
+_POLICY = "publish.uncertified_candidates"
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept with the decision.")]
 
 
@@ -48,19 +49,17 @@ def promote(
       semlabel promote 3f9ac2 --reason "trained on the spring references"
     """
     from semlabel.cli.churn import churn
-    from semlabel.labeler_files import find_labeler, promoted_path, switch_current
+    from semlabel.labeler_files import find_labeler
     from semlabel.manifest import verify
+    from semlabel.promotion import promote as make_current
 
     settings = project(config)
     operations = needed_operations(settings)
     target = find_labeler(settings.paths.labelers, digest)
     manifest = verify(target)
     _refuse_red_gates(manifest, operations)
-    before = promoted_path(settings.paths.labelers)
     change = churn(settings, manifest, on_wait=say)
-    # Recorded first: a kill in between leaves the old labeler at work and `one_labeler_everywhere` red.
-    operations.promote(manifest.digest, who or me(), reason)
-    switch_current(settings.paths.labelers, manifest.digest)
+    before = make_current(settings.paths.labelers, operations, manifest.digest, who or me(), reason, on_wait=say)
     previous = before.name if before else None
     document = {
         "promoted": manifest.digest,
@@ -133,7 +132,7 @@ def approve(
     if len(fitting) != 1:
         there = ", ".join(subject[:12] for subject in waiting) or "none"
         raise SemlabelError(f'no change waits for approval under "{subject_digest}"; waiting: {there}')
-    operations.approve(fitting[0], who or me(), reason)
+    operations.approve(fitting[0], who or me(), reason, _judged_under(settings, operations, fitting[0]))
     document = {"approved": fitting[0], "who": who or me()}
     if json:
         show_json(document)
@@ -145,6 +144,13 @@ def approve(
 
 def _waits_for_approval(row: dict[str, Any]) -> bool:
     return row["gate"] in (_VOLUME, "label_rate_drift", "data_drift") and row["verdict"] != "pass"
+
+
+def _judged_under(settings: "Settings", operations: "Operations", subject: str) -> str:
+    """The setting of what is published under which a change was judged; the present one where no verdict tells."""
+    row = operations.latest_gate(_VOLUME, subject)
+    limits = row["evidence"].get("limits", {}) if row else {}
+    return str(limits.get(_POLICY, settings.publish.uncertified_candidates))
 
 
 def _refuse_red_gates(manifest: "Manifest", operations: "Operations") -> None:
@@ -168,13 +174,14 @@ def _refuse_red_gates(manifest: "Manifest", operations: "Operations") -> None:
 
 
 def _roll_back(settings: "Settings", operations: "Operations", version: str, who: str, reason: str) -> dict[str, Any]:
-    from semlabel.labeler_files import refuse_unusable, switch_current
+    from semlabel.labeler_files import refuse_unusable
+    from semlabel.promotion import put_into_use
     from semlabel.published import VERSIONS, read_manifest, version_names
     from semlabel.published import rollback as restore
 
     def use_its_labeler(manifest: Mapping[str, Any]) -> None:
-        operations.promote(str(manifest["labeler_digest"]), who, f"rollback to {version}")
-        switch_current(settings.paths.labelers, str(manifest["labeler_digest"]))
+        digest = str(manifest["labeler_digest"])
+        put_into_use(settings.paths.labelers, operations, digest, who, f"rollback to {version}")
 
     folder = settings.paths.published
     if version in version_names(folder):

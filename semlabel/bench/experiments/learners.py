@@ -7,7 +7,6 @@ pairs a round, and both give margins for every candidate of an entity. Knows not
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,7 +22,7 @@ from semlabel.generation.answers import Faults
 from semlabel.generation.generator import Answered, Generator, Request, Work
 from semlabel.generation.prompt import PACK_SIZE, PackPrompt
 from semlabel.generation.trainer import list_objective, pack_rounds
-from semlabel.lanes import side_by_side
+from semlabel.lanes import dealt_out
 from semlabel.models import resolve_device, resolve_precision, stock_attention, using_attention
 from semlabel.progress import ProgressSink, silent
 from semlabel.prompt import Prompt, PromptSpec, load_tokenizer
@@ -195,13 +194,8 @@ def _or_raise(found: "np.ndarray | PromptError") -> np.ndarray:
 def _answers(generators: Sequence[Generator], requests: Sequence[Request]) -> list[Answered]:
     """The answers to all requests, every generator at work on a part of them."""
     model = generators[0].model
-    parts = [list(requests[place :: len(generators)]) for place in range(len(generators))]
-    calls = [partial(one.answer, part) for one, part in zip(generators, parts, strict=True) if part]
-    answered: list[Answered | None] = [None] * len(requests)
     with using_attention(model, stock_attention(model.config)):
-        for place, found in enumerate(side_by_side(calls, len(calls))):
-            answered[place :: len(generators)] = found
-    return [one for one in answered if one is not None]
+        return dealt_out(requests, [one.answer for one in generators])
 
 
 def _work(generators: Sequence[Generator]) -> dict[str, Any]:
