@@ -56,10 +56,14 @@ def confirms(step: Step, warehouse: "Warehouse") -> bool:
 
 def approved(step: Step, warehouse: "Warehouse") -> bool:
     """Whether a person approved this change and no other: these rows, published under the present setting, after the
-    version that they replace was published.
+    version that they replace became current, by a publication or by a rollback.
     """
+    from semlabel.published import current_since
+
     current = _replaced(step, warehouse)
-    since = str(current["published_at"]) if current is not None else ""
+    since = ""
+    if current is not None:
+        since = max(str(current["published_at"]), current_since(step.settings.paths.published))
     policy = step.settings.publish.uncertified_candidates
     return step.operations.approved(warehouse.predictions_digest(), since, policy)
 

@@ -210,6 +210,16 @@ def confirm(directory: Path) -> None:
     _write_history(directory, {"checked_at": now, "versions": entries})
 
 
+def current_since(directory: Path) -> str:
+    """When `current` came to stand where it does (ISO, UTC): a version that was rolled back to is older than that.
+
+    Empty when the history does not say.
+    """
+    current = current_version(directory)
+    entries = [entry for entry in _history(directory).get("versions", []) if entry["version"] == current]
+    return str(entries[-1]["since"] or "") if entries and entries[-1]["until"] is None else ""
+
+
 def replace_version(directory: Path, version: str, staged: Path) -> None:
     """Put a complete staged folder in the place of a version, while `current` stands on a whole one at every moment.
 

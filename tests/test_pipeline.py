@@ -18,7 +18,7 @@ from resources.settings import SettingsResource
 from resources.warehouse import WarehouseResource
 from semlabel.gates.registry import ALWAYS
 from semlabel.html_report import report_path
-from semlabel.published import current_publication, current_version
+from semlabel.published import current_publication, current_version, rollback
 from semlabel.warehouse import Warehouse
 from tests.pipeline_fixtures import CANDIDATES, ENTITIES, TinyProject, failed, published, run, verdicts
 
@@ -395,13 +395,17 @@ def test_a_held_warehouse_is_an_error_of_the_machine_that_names_the_holder(proje
     assert "entities_contract" not in recorded
 
 
-def test_an_approved_change_is_published_once(project, instance):
+def test_an_approved_change_is_published_once_and_not_again_after_it_was_rolled_back(project, instance):
+    first = published(project)["version"]
     break_volume(project)
     assert not run(project, instance, NIGHT).success
     (red,) = [row for row in project.operations.latest_gates() if row["gate"] == "volume_change"]
     project.operations.approve(red["subject_digest"], "nina")
     assert run(project, instance, NIGHT).success
     assert published(project)["rows"] == 40 * CANDIDATES
+    rollback(project.settings.paths.published, first, project.operations)
+    project.operations.set_publishing_paused(False)
+    assert failed(run(project, instance, NIGHT)) == {"volume_change"}
     project.write_entities(project.entities()[:20])
     assert failed(run(project, instance, NIGHT)) == {"volume_change"}
 
