@@ -1,4 +1,4 @@
-"""A version that is replaced, refused or removed, killed at every single change of a folder: nobody meets half of one."""
+"""A version that is replaced, refused or removed, killed at every change of a folder: nobody meets half of one."""
 
 import itertools
 import os
