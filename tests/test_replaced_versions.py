@@ -1,4 +1,4 @@
-"""A version that is replaced, refused or taken away, killed at every single change of a folder: nobody meets half of one."""
+"""A version that is replaced, refused or removed, killed at every change of a folder: nobody meets half of one."""
 
 import itertools
 import os
@@ -65,7 +65,7 @@ def project(tmp_path):
 
 @pytest.fixture
 def staged(project, monkeypatch):
-    """A folder with one version and, still under its hidden name, the complete one that an erasure puts in its place."""
+    """The hidden name of the complete folder that an erasure puts in the place of the one version."""
     project.publish()
     made = []
     monkeypatch.setattr(erase_versions, "replace_version", lambda directory, name, path: made.append(path))
