@@ -436,8 +436,8 @@ class _Candidates:
     def without(self, block_id: int, problems: Sequence[str | None]) -> tuple[int, list[int]]:
         """The block of those candidates of a block that have no problem, made where it is missing, and their keys."""
         keys, _ = self.of(block_id)
-        if problems.count(None) == len(keys):
-            return block_id, keys
+        if problems.count(None) in (0, len(keys)):
+            return block_id, keys if None in problems else []
         kept = tuple(key for key, problem in zip(keys, problems, strict=True) if problem is None)
         if kept not in self._parts:
             if len(self._parts) >= _MOST_BLOCKS:

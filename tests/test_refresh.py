@@ -425,9 +425,9 @@ def test_a_candidate_that_the_prompt_refuses_takes_no_other_out_of_its_round(pro
         refresh.execute_rounds(
             project.plan(items=3), project.warehouse, project.operations, picky.failing_after(3), "run", batch_rounds=1
         )
-    outcome = refresh.execute_rounds(project.plan(items=3), project.warehouse, project.operations, picky, "again")
+    outcome = refresh.execute_rounds(project.plan(items=3), project.warehouse, project.operations, picky, "run")
     assert (outcome.pairs_scored + outcome.pairs_reused, outcome.pairs_refused) == (12, 3)
-    rows = project.warehouse.rows("SELECT DISTINCT source, row_id, reason FROM refused_rows WHERE run_id = 'again'")
+    rows = project.warehouse.rows("SELECT DISTINCT source, row_id, reason FROM refused_rows")
     reason = "candidate 'c1': it is too long"
     assert sorted(rows) == [("scoring pairs", entity_id, reason) for entity_id in ("e1", "e2", "e3")]
     assert {candidate for _, candidate in project.warehouse.coverage().missing} == {"c1"}
