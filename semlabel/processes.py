@@ -129,7 +129,7 @@ def _pid_namespace() -> str:
         return _NO_NAMESPACES
     try:
         # A process may have a namespace of its own and still see the /proc of another one: then it can look for nobody.
-        seen = os.readlink("/proc/self") == str(os.getpid())
+        seen = str(Path("/proc/self").readlink()) == str(os.getpid())
         return str(Path("/proc/self/ns/pid").stat().st_ino) if seen else _UNKNOWN
     except OSError:
         return _UNKNOWN

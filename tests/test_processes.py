@@ -1,6 +1,5 @@
 """Who is dead, who lives, and whom nobody here can look for: a wrong answer takes a lease from a living night."""
 
-import os
 import shutil
 import socket
 import subprocess
@@ -32,7 +31,7 @@ def ago(seconds):
 
 def test_this_process_lives(me):
     assert me.alive() is True
-    assert me.pid_namespace == str(os.stat("/proc/self/ns/pid").st_ino)
+    assert me.pid_namespace == str(Path("/proc/self/ns/pid").stat().st_ino)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +73,7 @@ def test_what_an_earlier_version_noted_is_looked_for_only_where_that_can_find_it
 
 def test_who_sees_the_processes_of_another_namespace_looks_for_nobody(me, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(os, "readlink", lambda path: "4711")
+        patch.setattr(Path, "readlink", lambda path: Path("4711"))
         misled = ProcessIdentity.current()
         assert (misled.pid_namespace, misled.process_start) == ("", "")
         assert me.alive() is None and misled.alive() is None
