@@ -155,9 +155,7 @@ def decided(pairs: "pd.DataFrame") -> "pd.DataFrame":
     return pairs[~pairs["undecided"]].drop(columns="undecided").reset_index(drop=True)
 
 
-def _with_margins(
-    warehouse: "Warehouse", manifest: "Manifest", labels: "pd.DataFrame", split: str
-) -> "pd.DataFrame":
+def _with_margins(warehouse: "Warehouse", manifest: "Manifest", labels: "pd.DataFrame", split: str) -> "pd.DataFrame":
     margins = warehouse.margins(manifest.scorer_digest, list(labels["entity_id"].unique()))
     pairs = labels.merge(margins, on=["entity_id", "candidate_id"], how="left", validate="one_to_one")
     missing = int(pairs["margin"].isna().sum())

@@ -119,9 +119,7 @@ def test_people_are_not_asked_about_a_pair_that_another_answer_cannot_decide(tmp
     project.warehouse.replace_entities(frame, "run")
     everything = {row.pair for row in pick(project.warehouse, [], "negative", 100)}
     contradicted, unreadable = sorted(everything)[:2]
-    project.warehouse.replace_undecided(
-        undecided((*contradicted, CONTRADICTORY), (*unreadable, UNREADABLE)), "run"
-    )
+    project.warehouse.replace_undecided(undecided((*contradicted, CONTRADICTORY), (*unreadable, UNREADABLE)), "run")
     assert {row.pair for row in pick(project.warehouse, [], "negative", 100)} == everything - {contradicted}
     project.warehouse.rows("DELETE FROM active_labeler")
     drawn = pairs_to_teach(project.warehouse, [], "negative", 100)

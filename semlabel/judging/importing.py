@@ -146,9 +146,7 @@ def import_judgements(path: Path, settings: "Settings", operations: "Operations"
             candidates=text_ids(candidates, "candidate_id"),
             online=online,
             erased=operations.erased_ids(),
-            known={
-                (*row.pair, row.label, row.design, row.entity_text_id, row.candidate_text_id) for row in known
-            },
+            known={(*row.pair, row.label, row.design, row.entity_text_id, row.candidate_text_id) for row in known},
             now=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         imported, refused, reasons = _sorted(rows, checks.judgement)

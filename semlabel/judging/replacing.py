@@ -19,9 +19,7 @@ def _nothing(cells: Mapping[str, str]) -> bool:
     return False
 
 
-def refuse_to_replace(
-    path: Path, sources: Sources, comes_back: Callable[[Mapping[str, str]], bool] = _nothing
-) -> None:
+def refuse_to_replace(path: Path, sources: Sources, comes_back: Callable[[Mapping[str, str]], bool] = _nothing) -> None:
     """Raise SourceError where `path` is a file of [sources], or holds what a new export would destroy.
 
     `comes_back` says of a judged row, by its cells, that it will be in the new file too.
