@@ -80,7 +80,7 @@ ENTITIES = Contract(
         ),
         Rule(
             "moved_splits",
-            "every entity stands in the split it was given for good, or in none while nobody judges it",
+            "every entity stands in the split it was given for good, or in none while it cannot be used",
             "split <> '' AND entity_id IN (SELECT entity_id FROM remembered_splits) "
             "AND (entity_id, split) NOT IN (SELECT (entity_id, split) FROM remembered_splits)",
         ),

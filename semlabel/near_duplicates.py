@@ -82,10 +82,8 @@ def near_duplicate_links(texts: Sequence[str]) -> list[tuple[int, int]]:
     return links
 
 
-def _join_to_leaders(
-    sharers: Sequence[int], joined: Callable[[int, int], bool], apart: set[tuple[int, int]]
-) -> None:
-    """Compare each with up to 16 that none before them was like; `apart` are those that are not to be compared again."""
+def _join_to_leaders(sharers: Sequence[int], joined: Callable[[int, int], bool], apart: set[tuple[int, int]]) -> None:
+    """Compare each with up to 16 that are like none before them; `apart` are pairs not to be compared again."""
     leaders: list[int] = []
     for position in sharers:
         alone = True

@@ -28,8 +28,8 @@ JOIN (SELECT entity_id, text_key FROM entities UNION ALL SELECT entity_id, text_
 JOIN remembered_splits known ON known.entity_id = owner.entity_id GROUP BY heir.entity_id ORDER BY heir.entity_id"""
 
 # Held-out entities that took over the text of an entity of another split while that one had it, and have it still.
-# What was used under that text is not known, so it judges nothing. Until when an entity had a text is in `former_texts`;
-# the night before has no end yet.
+# What was used under that text is not known, so it judges nothing. Until when an entity had a text stands in
+# `former_texts`; that of the night before has no end yet.
 _TAKERS = """WITH had AS (SELECT entity_id, text_id, since FROM former_texts JOIN texts USING (text_key)
              UNION ALL SELECT entity_id, text_id, 'infinity'::TIMESTAMP FROM entities),
 taken AS (SELECT held.entity_id, held.text_id, held.split, max(had.since) AS since
@@ -126,16 +126,22 @@ def _inherited(
         return [(entity_id, stood_in) for entity_id, stood_in in warehouse.rows(_HEIRS)]
 
 
-def _takers(
-    warehouse: "Warehouse", entities: "pd.DataFrame", known: Mapping[str, str]
-) -> Sequence[tuple[str, str]]:
+def _takers(warehouse: "Warehouse", entities: "pd.DataFrame", known: Mapping[str, str]) -> Sequence[tuple[str, str]]:
     """The held-out entities that have a text which an entity of another split had when they took it over, and that
-    split.
+    split. Where one of another split has it tonight, they are near-duplicates, and none of those can be used.
     """
-    held = [
-        (entity_id, text_id(text), known[entity_id])
+    drawn = [
+        (entity_id, text, known[entity_id])
         for entity_id, text in zip(entities["entity_id"], entities["text"], strict=True)
-        if known.get(entity_id) in HELD_OUT
+        if known.get(entity_id)
+    ]
+    stands_in: dict[str, set[str]] = {}
+    for _, text, split in drawn:
+        stands_in.setdefault(text, set()).add(split)
+    held = [
+        (entity_id, text_id(text), split)
+        for entity_id, text, split in drawn
+        if split in HELD_OUT and len(stands_in[text]) == 1
     ]
     if not held:
         return []

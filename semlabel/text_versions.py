@@ -46,7 +46,7 @@ def order_of(versions: Collection[str]) -> Order:
     year_last = all(_YEAR_LAST.match(version) for version in versions)
     if len({_DOTTED.sub("0", version) for version in versions}) == 1 and not year_last:
         return Order(_numbers)
-    why = "dates with the year last have no order; write 2024-12-31" if year_last else "they are written in several ways"
+    why = "dates with the year last have no order, write 2024-12-31" if year_last else "written in several ways"
     low, high = min(versions)[:_SHOWN], max(versions)[:_SHOWN]
     return Order(str, f"versions are compared as text, {low!r} before {high!r}: {why}")
 

@@ -108,7 +108,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 
 CHOSEN_FIRST = "md5(entity_id), entity_id"
-"""The order in which a limited run takes entities: by hash, so that a larger limit holds all that a smaller one held."""
+"""The order in which a limited run takes entities: by hash, so a larger limit holds all that a smaller one held."""
 
 # Views are derived: a writer that opens a warehouse with other ones makes them anew.
 SCOPED_ENTITIES = """CREATE OR REPLACE VIEW scoped_entities AS

@@ -145,8 +145,8 @@ def overridden(settings: Settings, *overrides: dict[str, Any]) -> Settings:
 def load_problem(settings: Settings, calibrate: int, test: int, erased: Collection[str] = ()) -> Problem:
     """Read the sources of `settings` and hold out that many entities (a few more where near-duplicates straddle).
 
-    `erased` are digests of erased ids. Raises SourceError or SettingsError where the tables cannot give that, or where a
-    run holds the warehouse that knows who is held out.
+    `erased` are digests of erased ids. Raises SourceError or SettingsError where the tables cannot give that, or where
+    a run holds the warehouse that knows who is held out.
     """
     entities = read_entities(settings, erased).frame
     listed = read_references(settings, erased)
