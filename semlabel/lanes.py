@@ -37,9 +37,7 @@ def side_by_side(calls: Sequence[Callable[[], _Result]], lanes: int) -> Generato
         torch.set_num_threads(threads)
 
 
-def dealt_out(
-    tasks: Sequence[_Task], lanes: Sequence[Callable[[Sequence[_Task]], Sequence[_Result]]]
-) -> list[_Result]:
+def dealt_out(tasks: Sequence[_Task], lanes: Sequence[Callable[[Sequence[_Task]], Sequence[_Result]]]) -> list[_Result]:
     """The results of `tasks` in their order, each lane (at least one) at work on its part beside the others.
 
     A lane gives the results of the tasks it is given. Task n goes to lane n modulo the number of lanes, whichever lane
