@@ -98,6 +98,7 @@ def table(cells: Sequence[Record]) -> str:
 def plot(document: Record) -> bytes:
     """A PNG: speed-up against N over one item, beside R(N); and p99 against the offered rate."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     figure = Figure(figsize=(10, 4), dpi=100, layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -123,6 +124,10 @@ def plot(document: Record) -> bytes:
     for axes in (left, right):
         if cells:  # without a value there is nothing to take a logarithm of
             axes.set(xscale="log", yscale="log")
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+                axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+                axis.set_minor_formatter(NullFormatter())
         axes.legend(fontsize=6, frameon=False)
     return png(figure)
 

@@ -64,8 +64,9 @@ class Plan:
 
     def queries(self, items: int) -> int:
         """Queries of one call: more where each has few items, for methods that batch over queries; two at least, for
-        methods that can have several at work at once."""
-        return max(2, min(8, 40 // items))
+        methods that can have several at work at once. At N = 1, a new candidate's night, so many that a batch over
+        them is no exception."""
+        return max(2, min(32, 160 // items))
 
 
 @dataclass(frozen=True)
