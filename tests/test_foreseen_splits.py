@@ -50,7 +50,7 @@ def done(project, instance):
 @contextmanager
 def held_open(path):
     """The file open in another process, as while a run writes."""
-    code = "import duckdb, sys; duckdb.connect(sys.argv[1]); print(flush=True); sys.stdin.read()"
+    code = "import duckdb, sys; held = duckdb.connect(sys.argv[1]); print(flush=True); sys.stdin.read()"
     holder = subprocess.Popen([sys.executable, "-c", code, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         holder.stdout.readline()
