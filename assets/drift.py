@@ -177,6 +177,7 @@ label_rate_drift = gate_check(
         limits=(*_LIMITS, "gates.drift_points", "gates.drift_labels"),
         also=_basis,
         replaces=replaces,
+        one_look=True,
     )
 )
 data_drift = gate_check(
@@ -187,5 +188,6 @@ data_drift = gate_check(
         limits=(*_LIMITS, "gates.quality_points", "gates.quality_length"),
         also=_basis,
         replaces=replaces,
+        one_look=True,
     )
 )
