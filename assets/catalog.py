@@ -161,7 +161,10 @@ catalog_contract = gate_check(
         evidence=_contract,
         limits=("sources.max_refused_fraction", "gates.min_candidates"),
         also=lambda step: [step.materialized("catalog")[name] for name in ("rows_in", "refused", "left_out")],
+        one_look=True,
     )
 )
 answers_are_single_tokens = gate_check(GateCheck("answers_are_single_tokens", subject=_subject, evidence=_answers))
-split_tokens_match = gate_check(GateCheck("split_tokens_match", subject=_subject, evidence=_split_tokens))
+split_tokens_match = gate_check(
+    GateCheck("split_tokens_match", subject=_subject, evidence=_split_tokens, one_look=True)
+)

@@ -7,6 +7,7 @@ without a verdict: evidence that cannot be gathered is a failure with its reason
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,8 @@ class GateCheck:
     settings (`section.key`) the verdict depends on, `also(step)` whatever else it depends on (None: nothing that
     matters now), `replaces(step, warehouse)` the version that the content is compared with, because publishing it would
     replace that one. When subject, limits and these are unchanged, the stored verdict is shown again and no evidence is
-    gathered. `pool` limits how many run at once.
+    gathered. `pool` limits how many run at once. With `one_look` subject, terms and evidence are of one moment of
+    the warehouse; not for evidence that writes, loads a model or asks another machine.
     """
 
     gate: str
@@ -47,6 +49,7 @@ class GateCheck:
     also: Callable[[Step], Any] | None = None
     replaces: "Callable[[Step, Warehouse], str | None] | None" = None
     pool: str | None = None
+    one_look: bool = False
 
     def limits_in(self, step: Step) -> dict[str, Any]:
         """The limits as the settings have them now."""
@@ -57,9 +60,10 @@ class GateCheck:
         subject, labeler = NO_SUBJECT, None
         try:
             labeler = self._labeler(step)
-            subject = self.subject(step)
-            terms = self._terms(step)
-            result = self._stored(step, subject, terms) or self._fresh(step, terms)
+            with step.one_look() if self.one_look else nullcontext():
+                subject = self.subject(step)
+                terms = self._terms(step)
+                result = self._stored(step, subject, terms) or self._fresh(step, terms)
         except _INFRASTRUCTURE:
             raise
         except Exception as error:

@@ -7,6 +7,7 @@ gates'. An expectation that raises is a broken rule, and no table is good becaus
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from semlabel.decision import decision_sql
@@ -14,12 +15,16 @@ from semlabel.decision import decision_sql
 if TYPE_CHECKING:
     import pandas as pd
     from great_expectations.core import ExpectationSuiteValidationResult
+    from great_expectations.core.batch_definition import BatchDefinition
 
     from semlabel.warehouse import Warehouse
 
 SAMPLE_ROWS = 100_000
 _EXAMPLES = 20
 _SHA256 = r"^[0-9a-f]{64}$"
+
+# What is said of the counts of rows that break each rule.
+_FACTS = (("ExpectColumnValuesToBeBetween", {"column": "rows", "max_value": 0}),)
 
 
 @dataclass(frozen=True)
@@ -167,16 +172,11 @@ PREDICTIONS = Contract(
 def findings(warehouse: "Warehouse", contract: Contract) -> Findings:
     """Check a table against its contract. Raises nothing for bad rows; they are the findings."""
     facts = _facts(warehouse, contract)
-    must_be_none = [rule.name for rule in _rules(contract)]
-    fact_suite = [("ExpectColumnValuesToBeBetween", {"column": name, "max_value": 0}) for name in must_be_none]
-    violations = [
-        _broken_rule(warehouse, contract, facts, config["column"]) if problem is None else unmet
-        for unmet, config, problem in _unmet(f"{contract.table} facts", _frame_of(facts), fact_suite)
-    ]
+    violations = _broken_rules(warehouse, contract, facts)
     sample = _sample(warehouse, contract)
     if len(sample):
-        violations += [unmet for unmet, _, _ in _unmet(f"{contract.table} sample", sample, contract.sample)]
-    return Findings(violations, facts, len(fact_suite) + (len(contract.sample) if len(sample) else 0))
+        violations += _unmet(_validate(f"{contract.table} sample", sample, contract.sample))
+    return Findings(violations, facts, len(_FACTS) + (len(contract.sample) if len(sample) else 0))
 
 
 def _rules(contract: Contract) -> tuple[Rule, ...]:
@@ -200,6 +200,18 @@ def _facts(warehouse: "Warehouse", contract: Contract) -> dict[str, int]:
     return {name: int(value) for name, value in zip(("rows", *conditions), row, strict=True)}
 
 
+def _broken_rules(warehouse: "Warehouse", contract: Contract, facts: Mapping[str, int]) -> list[dict[str, Any]]:
+    """The rules that some row breaks: one expectation over all their counts, not one for each, which takes long."""
+    import pandas as pd
+
+    names = [rule.name for rule in _rules(contract)]
+    frame = pd.DataFrame({"rule": names, "rows": [facts[name] for name in names]})
+    done = _validate(f"{contract.table} facts", frame, _FACTS, "COMPLETE", unexpected_index_column_names=["rule"])
+    broken = [row["rule"] for result in done.results for row in result.result.get("unexpected_index_list") or ()]
+    unmet = _unmet(done) if not broken else []
+    return [*unmet, *(_broken_rule(warehouse, contract, facts, name) for name in broken)]
+
+
 def _broken_rule(warehouse: "Warehouse", contract: Contract, facts: Mapping[str, int], name: str) -> dict[str, Any]:
     rule = next(rule for rule in _rules(contract) if rule.name == name)
     key = ", ".join(contract.key)
@@ -216,17 +228,9 @@ def _sample(warehouse: "Warehouse", contract: Contract) -> "pd.DataFrame":
     return warehouse.frame(f"SELECT {', '.join(dict.fromkeys(named))} FROM {contract.table} {sample}")
 
 
-def _frame_of(facts: Mapping[str, int]) -> "pd.DataFrame":
-    import pandas as pd
-
-    return pd.DataFrame([facts])
-
-
-def _unmet(
-    name: str, frame: "pd.DataFrame", suite: Sequence[tuple[str, Mapping[str, Any]]]
-) -> Iterator[tuple[dict[str, Any], Mapping[str, Any], str | None]]:
-    """Every expectation that is not met: as a violation, its arguments, and what it raised if it raised."""
-    for result in _validate(name, frame, suite).results:
+def _unmet(done: "ExpectationSuiteValidationResult") -> Iterator[dict[str, Any]]:
+    """Every expectation that is not met, or that raised, as a violation."""
+    for result in done.results:
         config = result.expectation_config
         if result.success or config is None:
             continue
@@ -235,20 +239,29 @@ def _unmet(
         found = problem or f"for example {result.result.get('partial_unexpected_list')}"
         rows = result.result.get("unexpected_count")
         rule = f"{config.type} on {arguments}" + (" could be evaluated" if problem else "")
-        yield {"rule": rule, "rows": None if rows is None else int(rows), "examples": found}, arguments, problem
+        yield {"rule": rule, "rows": None if rows is None else int(rows), "examples": found}
 
 
 def _validate(
-    name: str, frame: "pd.DataFrame", suite: Sequence[tuple[str, Mapping[str, Any]]]
+    name: str, frame: "pd.DataFrame", suite: Sequence[tuple[str, Mapping[str, Any]]], detail: str = "BASIC", **more: Any
 ) -> "ExpectationSuiteValidationResult":
+    import great_expectations as gx
+
+    expectations = [getattr(gx.expectations, kind)(**arguments) for kind, arguments in suite]
+    batch = _frames().get_batch({"dataframe": frame})
+    told = {"result_format": detail, **more}
+    return batch.validate(gx.ExpectationSuite(name=name, expectations=expectations), result_format=told)
+
+
+@lru_cache(maxsize=1)
+def _frames() -> "BatchDefinition[Any]":
+    """Where frames are handed in to be judged; made once a process, because making it takes as long as judging."""
     import great_expectations as gx
 
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}
-    asset = context.data_sources.add_pandas("warehouse").add_dataframe_asset(name)
-    batch = asset.add_batch_definition_whole_dataframe("whole").get_batch({"dataframe": frame})
-    expectations = [getattr(gx.expectations, kind)(**arguments) for kind, arguments in suite]
-    return batch.validate(gx.ExpectationSuite(name=name, expectations=expectations), result_format="BASIC")
+    asset = context.data_sources.add_pandas("warehouse").add_dataframe_asset("rows")
+    return asset.add_batch_definition_whole_dataframe("whole")
 
 
 def _raised(info: Mapping[str, Any]) -> str | None:

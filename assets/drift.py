@@ -181,6 +181,7 @@ label_rate_drift = gate_check(
         limits=(*_LIMITS, "gates.drift_points", "gates.drift_labels"),
         also=_basis,
         replaces=replaces,
+        one_look=True,
     )
 )
 data_drift = gate_check(
@@ -197,5 +198,6 @@ data_drift = gate_check(
         ),
         also=_basis,
         replaces=replaces,
+        one_look=True,
     )
 )

@@ -157,5 +157,6 @@ entities_contract = gate_check(
         evidence=_evidence,
         limits=("sources.max_refused_fraction", "gates.min_entities", "gates.max_truncated_fraction"),
         also=lambda step: [step.materialized("entities")[name] for name in ("rows_in", "refused", "left_out")],
+        one_look=True,
     )
 )

@@ -224,10 +224,10 @@ def _nothing_known(step: Step) -> str:
 
 
 predictions_contract = gate_check(
-    GateCheck("predictions_contract", subject=Step.predictions_digest, evidence=_contract)
+    GateCheck("predictions_contract", subject=Step.predictions_digest, evidence=_contract, one_look=True)
 )
 coverage_is_complete = gate_check(
-    GateCheck("coverage_is_complete", subject=Step.predictions_digest, evidence=_coverage)
+    GateCheck("coverage_is_complete", subject=Step.predictions_digest, evidence=_coverage, one_look=True)
 )
 volume_change = gate_check(
     GateCheck(
@@ -241,6 +241,7 @@ volume_change = gate_check(
         ),
         also=_approved,
         replaces=replaces,
+        one_look=True,
     )
 )
 one_labeler_everywhere = gate_check(

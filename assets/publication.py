@@ -110,5 +110,6 @@ snapshot_matches_warehouse = gate_check(
         subject=Step.predictions_digest,
         evidence=_snapshot,
         also=lambda step: str(_version(step)),
+        one_look=True,
     )
 )

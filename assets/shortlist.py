@@ -188,5 +188,6 @@ shortlist_recall = gate_check(
         evidence=_recall,
         limits=("shortlist.min_recall",),
         also=_basis,
+        one_look=True,
     )
 )

@@ -3,9 +3,9 @@
 Knows runs and their tags. Knows nothing of any stage of the recipe.
 """
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from logging import Logger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,14 +48,33 @@ class Step:
     operations: "Operations"
     _warehouse: WarehouseResource
     _scorers: ScorerResource
+    _looked_at: "list[Warehouse]" = field(default_factory=list)
 
     def writer(self) -> "AbstractContextManager[Warehouse]":
         """The warehouse for writing, under the lease."""
         return self._warehouse.writer(self.run_id)
 
-    def reader(self) -> "AbstractContextManager[Warehouse]":
-        """The warehouse for reading, under the lease."""
-        return self._warehouse.reader(self.run_id)
+    @contextmanager
+    def reader(self) -> "Iterator[Warehouse]":
+        """The warehouse for reading, under the lease; inside `one_look` the one that is open already."""
+        if self._looked_at:
+            yield self._looked_at[-1]
+            return
+        with self._warehouse.reader(self.run_id) as warehouse:
+            yield warehouse
+
+    @contextmanager
+    def one_look(self) -> Iterator[None]:
+        """Every `reader` inside is one and the same: what they read is of one moment, and the file is opened once.
+
+        Nothing can be written meanwhile, by nobody: for what asks no model and no other machine.
+        """
+        with self._warehouse.reader(self.run_id) as warehouse:
+            self._looked_at.append(warehouse)
+            try:
+                yield
+            finally:
+                self._looked_at.pop()
 
     def predictions_digest(self) -> str:
         """The content digest of the predictions: the subject of every gate that judges them."""

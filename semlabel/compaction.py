@@ -65,6 +65,19 @@ def footprint(warehouse: Warehouse) -> Footprint:
     return Footprint(warehouse.path.stat().st_size, int(weight), int(live))
 
 
+def settled(warehouse: Warehouse) -> Footprint:
+    """The footprint of a file that holds everything, with nothing left in its log."""
+    warehouse.rows("CHECKPOINT")
+    return footprint(warehouse)
+
+
+def nothing_to_gain(size: Footprint, factor: float) -> Compaction | None:
+    """What became of a file that is not larger than `factor` times what it holds; None of one that is."""
+    if size.bytes > factor * size.live_bytes:
+        return None
+    return Compaction(size.bytes, size.bytes, "nothing to gain")
+
+
 def compact(
     path: Path, factor: float, opening: Opening | None = None, at: Callable[[str], None] = lambda step: None
 ) -> Compaction:
@@ -84,10 +97,10 @@ def compact(
 def _compact(path: Path, factor: float, opening: Opening, at: Callable[[str], None]) -> Compaction:
     copy = path.with_name(f".{path.name}{_MARK}{uuid4().hex}")
     with opening.open(path) as warehouse:
-        warehouse.rows("CHECKPOINT")
-        size = footprint(warehouse)
-        if size.bytes <= factor * size.live_bytes:
-            return Compaction(size.bytes, size.bytes, "nothing to gain")
+        size = settled(warehouse)
+        done = nothing_to_gain(size, factor)
+        if done is not None:
+            return done
         free = shutil.disk_usage(path.parent).free
         if free < _ROOM * size.live_bytes:
             lacking = f"the disk has {free:,} bytes left and a copy needs {int(_ROOM * size.live_bytes):,}"

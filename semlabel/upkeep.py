@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from semlabel.compaction import Compaction, compact
+from semlabel.compaction import Compaction, compact, discard_leftovers, nothing_to_gain, settled
 from semlabel.retention import Purged, purge
 from semlabel.warehouse import Opening
 
@@ -35,4 +35,8 @@ def keep_up(
     """Purge, then compact where that gains something. Raises WarehouseError; then nothing that is used is lost."""
     with opening.open(path) as warehouse:
         purged = purge(warehouse, timedelta(days=retention_days), now)
+        left_alone = nothing_to_gain(settled(warehouse), compact_factor)
+    if left_alone is not None:
+        discard_leftovers(path)
+        return Upkeep(purged, left_alone)
     return Upkeep(purged, compact(path, compact_factor, opening))

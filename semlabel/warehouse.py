@@ -57,10 +57,13 @@ class Coverage:
 class Warehouse:
     """An open warehouse; a context manager. Made by `Warehouse.open`."""
 
-    def __init__(self, connection: "duckdb.DuckDBPyConnection", path: Path, memory_limit: str) -> None:
+    def __init__(
+        self, connection: "duckdb.DuckDBPyConnection", path: Path, memory_limit: str, read_only: bool = False
+    ) -> None:
         """Use `Warehouse.open`."""
         self.connection, self.path = connection, path
         self.memory_limit = memory_limit
+        self._read_only, self._predictions_digest = read_only, ""
 
     @classmethod
     def open(
@@ -84,7 +87,7 @@ class Warehouse:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with translated(path, memory_limit):
             connection = connect(path, read_only, wait_seconds)
-        warehouse = cls(connection, path, memory_limit)
+        warehouse = cls(connection, path, memory_limit, read_only)
         try:
             with translated(path, memory_limit):
                 limit(connection, memory_limit, threads, temp_directory or path.parent / "spill")
@@ -425,6 +428,12 @@ class Warehouse:
 
     def predictions_digest(self) -> str:
         """What the predictions depend on: scope, entities, catalog, labeler, and which scorings of how many pairs."""
+        # Nobody writes while somebody reads, and every gate asks, some of them several times.
+        if not self._predictions_digest or not self._read_only:
+            self._predictions_digest = self._digest_of_predictions()
+        return self._predictions_digest
+
+    def _digest_of_predictions(self) -> str:
         labeler = self.active_labeler()
         facts: dict[str, Any] = {
             "scope": self.scope()["digest"],

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from base64 import b64decode
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -29,9 +28,6 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("semlabel")
-
-# 1 x 1 pixel
-DOT = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
 
 
 def _environment_kept() -> Iterator[None]:
@@ -72,10 +68,9 @@ def first_run(tmp_path_factory: pytest.TempPathFactory) -> "tuple[TinyProject, d
 
 
 @pytest.fixture
-def instance(monkeypatch: pytest.MonkeyPatch) -> "Iterator[dg.DagsterInstance]":
-    """A Dagster whose runs draw dots for plots: a third of a night is drawing, and `first_run` has drawn every plot."""
-    import dagster as dg
+def instance() -> "Iterator[dg.DagsterInstance]":
+    """A Dagster of the test's own, in memory, whose runs draw no plots."""
+    from tests.pipeline_fixtures import quick_instance
 
-    monkeypatch.setattr("semlabel.report._png", lambda *figure, **options: DOT)
-    with dg.DagsterInstance.ephemeral() as fresh:
+    with quick_instance() as fresh:
         yield fresh

@@ -8,18 +8,20 @@ import csv
 import random
 import shutil
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pytest
 
 from semlabel.operations import Operations
 from semlabel.published import current_publication
 from semlabel.settings import Settings, load_settings
 from semlabel.warehouse import Warehouse
-from tests.tiny import save_tiny
+from tests.tiny import DOT, save_tiny
 
 ENTITIES, CANDIDATES = 60, 8
 TRUE_CANDIDATES = ("keep the records", "keep a small office", "keep the plan", "keep good results")
@@ -72,6 +74,10 @@ max_truncated_fraction = 1.0
 
 [scoring]
 items_per_round = 8
+
+# So small a file is never full: by the default it would be written anew every night.
+[warehouse]
+compact_factor = 4.0
 
 [environment]
 lease_wait_seconds = 5.0
@@ -161,21 +167,36 @@ def make_project(root: Path, entities: int = ENTITIES) -> TinyProject:
     return project
 
 
+@contextmanager
+def quick_instance() -> Iterator[dg.DagsterInstance]:
+    """A Dagster in memory whose runs draw dots: a third of a night is drawing, and `first_run` has drawn every plot."""
+    with pytest.MonkeyPatch.context() as patch, dg.DagsterInstance.ephemeral() as fresh:
+        patch.setattr("semlabel.report._png", lambda *figure, **options: DOT)
+        yield fresh
+
+
 def run(
     project: TinyProject,
     instance: dg.DagsterInstance,
     job: str | None = None,
     select: Sequence[str] | None = None,
     tags: Mapping[str, str] | None = None,
+    checks: Mapping[str, str] | None = None,
     **overrides: Any,
 ) -> dg.ExecuteInProcessResult:
-    """Run a job, a selection of assets with their checks, or everything, in this process; never raises."""
+    """Run a job, a selection of assets with their checks, or everything, in this process; never raises.
+
+    `checks` runs these gates alone, each named with its asset.
+    """
     from pipeline.definitions import build_defs
     from resources.scorer import forget_models
 
     forget_models()
     defs = build_defs(project.config, **overrides)
     definition = defs.resolve_job_def(job) if job else defs.resolve_implicit_global_asset_job_def()
+    if checks:
+        asked = {dg.AssetCheckKey(dg.AssetKey(asset), gate) for gate, asset in checks.items()}
+        definition = definition.get_subset(asset_check_selection=asked)
     keys = [dg.AssetKey(name) for name in select] if select else None
     return definition.execute_in_process(
         instance=instance, raise_on_error=False, asset_selection=keys, tags=dict(tags or {})

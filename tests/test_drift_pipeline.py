@@ -33,40 +33,39 @@ def test_a_drifting_label_rate_warns_and_does_not_block(project, instance):
     assert "label_rate_drift" in {row["gate"] for row in project.operations.undelivered_alerts("somebody")}
 
 
-def test_nights_add_up_in_the_versions_and_begin_anew_with_what_was_approved(project, instance):
+def test_nights_add_up_in_the_versions_and_begin_anew_once_with_what_was_approved(project, instance):
+    def edit(number):
+        rows = project.entities()
+        rows[number]["text"] += " and the records of the office"
+        project.write_entities(rows)
+
     def carried():
         return read_history(Path(published(project)["path"]))
+
+    def approve():
+        with project.warehouse() as warehouse:
+            project.operations.approve(warehouse.predictions_digest(), "nina")
 
     first = carried()
     assert (first.count, first.since, len(first.candidates)) == (0, None, CANDIDATES)
     for night in (1, 2):
-        rows = project.entities()
-        rows[night]["text"] += " and the records of the office"
-        project.write_entities(rows)
+        edit(night)
         assert run(project, instance, NIGHT).success
         assert (carried().count, len(carried().nights), carried().first_version) == (night, night, first.first_version)
-    rows = project.entities()
-    rows[3]["text"] += " and the records of the office"
-    project.write_entities(rows)
-    assert run(project, instance, select=PREDICT).success
-    with project.warehouse() as warehouse:
-        project.operations.approve(warehouse.predictions_digest(), "nina")
+    # Approved after it was published: the next version begins anew, and that once.
+    approve()
+    counts = []
+    for night in (3, 4):
+        edit(night)
+        assert run(project, instance, NIGHT).success
+        counts.append(carried().count)
+    assert counts == [0, 1]
+    # Approved before it is published: that very version begins anew.
+    edit(5)
+    assert run(project, instance, select=["entities", "catalog", "reference_labels", "predictions"]).success
+    approve()
     assert run(project, instance, NIGHT).success
     assert carried().count == 0
-
-
-def test_what_is_approved_after_it_was_published_ends_the_comparison_once(project, instance):
-    counts = []
-    for night in range(1, 4):
-        rows = project.entities()
-        rows[night]["text"] += " and the records of the office"
-        project.write_entities(rows)
-        assert run(project, instance, NIGHT).success
-        counts.append(read_history(Path(published(project)["path"])).count)
-        if night == 1:
-            with project.warehouse() as warehouse:
-                project.operations.approve(warehouse.predictions_digest(), "nina")
-    assert counts == [1, 0, 1]
 
 
 def drift(project: TinyProject, result) -> dict[str, dict]:

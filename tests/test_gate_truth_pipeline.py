@@ -4,23 +4,31 @@ All cells are marked slow. The fast ones are a subset in which every gate, and e
 meets at least once; the pure table (`test_gate_truth_table`) has every gate in every case.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import combinations, product
 from typing import NamedTuple
 
+import dagster as dg
 import pytest
 
 from assets.checks import CHECKS
 from semlabel.gates import ALWAYS, ERROR_GATES_BEFORE_PUBLICATION, GATES
 from semlabel.published import current_version
 from tests.gate_cases import OUTCOMES, result_of
-from tests.pipeline_fixtures import CANDIDATES, ENTITIES, TinyProject, published, run
+from tests.pipeline_fixtures import CANDIDATES, ENTITIES, TinyProject, published, quick_instance, run
 from tests.test_pipeline import refusal
 
 LAUNCHES = ("same job", "nightly selection", "alone later", "selected subset")
 RED = tuple(outcome for outcome in OUTCOMES if outcome != "pass")
 PART = ["predictions", "published_predictions"]
+
+
+class Place(NamedTuple):
+    """A project of its own, and the Dagster that knows of its runs."""
+
+    project: TinyProject
+    instance: dg.DagsterInstance
 
 
 class Cell(NamedTuple):
@@ -51,12 +59,38 @@ def subset(cells: list[Cell]) -> list[Cell]:
 FEW = subset(ALL)
 
 
-@pytest.fixture
-def project(first_run, tmp_path) -> TinyProject:
+def with_news(first_run, folder) -> TinyProject:
     """A published project with one more entity in its source, which nobody has judged: something to publish."""
-    copy = first_run[0].copied(tmp_path / "labeled")
+    copy = first_run[0].copied(folder)
     copy.write_entities([*copy.entities(), {"entity_id": "new", "text": "keep the plan of the office and the records"}])
     return copy
+
+
+@pytest.fixture
+def fresh(first_run, instance, tmp_path) -> Place:
+    return Place(with_news(first_run, tmp_path / "fresh"), instance)
+
+
+@pytest.fixture(scope="module")
+def night(first_run, tmp_path_factory) -> Iterator[Place]:
+    """The same after a night in which every gate passed while publishing was paused: it waits to be published."""
+    project = with_news(first_run, tmp_path_factory.mktemp("night") / "labeled")
+    with quick_instance() as instance:
+        project.operations.set_publishing_paused(True, "for the test")
+        made = run(project, instance, "nightly_labeling")
+        project.operations.set_publishing_paused(False, "")
+        assert "publishing is paused" in refusal(made, "published_predictions")
+        yield Place(project, instance)
+
+
+@pytest.fixture
+def place_of(fresh, night, tmp_path) -> Callable[[str], Place]:
+    """Where something is launched."""
+
+    def place(launch: str) -> Place:
+        return fresh if launch in LAUNCHES[:2] else Place(night.project.copied(tmp_path / "later"), night.instance)
+
+    return place
 
 
 @contextmanager
@@ -83,22 +117,24 @@ def _finding(gate: str, outcome: str):
     return evidence
 
 
-def launched(project: TinyProject, instance, launch: str) -> list:
-    """The runs of a launch. A later one follows a night in which every gate was asked and publishing was paused."""
+def launched(place: Place, launch: str, gates: Iterable[str]) -> list:
+    """The runs of a launch. A later one follows a night while publishing was paused, after which these gates were asked
+    again (but for the last one, which asks about what is published).
+    """
     if launch == "same job":
-        return [run(project, instance)]
+        return [run(*place)]
     if launch == "nightly selection":
-        return [run(project, instance, "nightly_labeling")]
-    project.operations.set_publishing_paused(True, "for the test")
-    night = run(project, instance, "nightly_labeling")
-    project.operations.set_publishing_paused(False, "")
-    return [night, run(project, instance, select=PART[1:] if launch == "alone later" else PART)]
+        return [run(*place, "nightly_labeling")]
+    before = [gate for gate in gates if GATES[gate].asset != PART[1]]
+    asked = [run(*place, checks={gate: GATES[gate].asset for gate in before})] if before else []
+    return [*asked, run(*place, select=PART[1:] if launch == "alone later" else PART)]
 
 
-def judge(project: TinyProject, instance, cell: Cell) -> None:
+def judge(place: Place, cell: Cell) -> None:
+    project = place.project
     before = current_version(project.settings.paths.published)
     with forced(project, {cell.gate: cell.outcome}):
-        runs = launched(project, instance, cell.launch)
+        runs = launched(place, cell.launch, [cell.gate])
     recorded = [row for made in runs for row in project.operations.gates_of_run(made.run_id)]
     told = [row for row in recorded if row["gate"] == cell.gate]
     assert {(row["verdict"], bool(row["computed"])) for row in told} == {_kept(cell)}
@@ -119,21 +155,23 @@ def _kept(cell: Cell) -> tuple[str, bool]:
 
 
 @pytest.mark.parametrize("cell", FEW, ids="-".join)
-def test_a_gate_that_did_not_pass_holds_the_publication_however_it_is_launched(project, instance, cell):
-    judge(project, instance, cell)
+def test_a_gate_that_did_not_pass_holds_the_publication_however_it_is_launched(place_of, cell):
+    judge(place_of(cell.launch), cell)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", [cell for cell in ALL if cell not in FEW], ids="-".join)
-def test_every_gate_in_every_case_holds_the_publication_however_it_is_launched(project, instance, cell):
-    judge(project, instance, cell)
+def test_every_gate_in_every_case_holds_the_publication_however_it_is_launched(place_of, cell):
+    judge(place_of(cell.launch), cell)
 
 
 @pytest.mark.parametrize("launch", LAUNCHES)
-def test_when_every_gate_passes_every_launch_publishes(project, instance, launch):
+def test_when_every_gate_passes_every_launch_publishes(place_of, launch):
+    place = place_of(launch)
+    project = place.project
     before = current_version(project.settings.paths.published)
     with forced(project, dict.fromkeys(ALWAYS, "pass")):
-        runs = launched(project, instance, launch)
+        runs = launched(place, launch, ALWAYS)
     recorded = {row["gate"]: row for made in runs for row in project.operations.gates_of_run(made.run_id)}
     assert set(recorded) == set(ALWAYS) and {row["verdict"] for row in recorded.values()} == {"pass"}
     assert runs[-1].success and current_version(project.settings.paths.published) != before

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from assets.changes import against_publication
+from assets.checks import CHECKS
 from semlabel.published import current_publication, current_version, rollback
 from semlabel.warehouse import Warehouse
 from tests.pipeline_fixtures import CANDIDATES, ENTITIES, TinyProject, published, run
@@ -166,6 +167,32 @@ def test_what_is_published_already_is_confirmed_alone(project, instance):
     assert run(project, instance, select=PUBLISH).success
     after = published(project)
     assert after["version"] == before["version"] and after["checked_at"] > before["checked_at"]
+
+
+# --- what is compared
+
+
+def test_what_is_judged_and_what_is_found_of_it_are_of_one_moment(project, instance):
+    check, held = CHECKS["volume_change"], []
+    genuine = {"subject": check.subject, "evidence": check.evidence}
+
+    def noting(part):
+        def noted(step):
+            # While the lease is not let go nobody else writes.
+            held.append(project.operations.file.first("SELECT token FROM leases WHERE name = 'warehouse'"))
+            return part(step)
+
+        return noted
+
+    for name, part in genuine.items():
+        object.__setattr__(check, name, noting(part))
+    try:
+        assert run(project, instance, checks={"volume_change": "predictions"}).success
+    finally:
+        for name, part in genuine.items():
+            object.__setattr__(check, name, part)
+    of_subject, of_evidence = held
+    assert of_subject is not None and of_subject == of_evidence
 
 
 # --- margins that came again

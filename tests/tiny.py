@@ -4,6 +4,7 @@ Knows nothing of semlabel. The models are untrained, but their weights are large
 whole units, so that a leak between items cannot hide in rounding.
 """
 
+from base64 import b64decode
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+DOT = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
+"""A PNG of one pixel, where a plot would take longer than what is tested."""
 
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool>")
 CHAT_TEMPLATE = (
