@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from semlabel.errors import SourceError, WarehouseError
+from semlabel.errors import LeaseHeld, SourceError, WarehouseError
 from semlabel.judging.store import TEACHER, pinned_splits
 from semlabel.references import entities_to_split
 from semlabel.remembered_splits import assign_without_remembering
@@ -58,7 +58,7 @@ def foresee(
     exact = thorough or len(own) <= MOST_COMPARED
     try:
         result = _assigned(settings, own, pinned, exact)
-    except (SourceError, WarehouseError) as error:
+    except (LeaseHeld, SourceError, WarehouseError) as error:
         return Foreseen(len(own), None, str(error))
     return Foreseen(len(own), result.split, None, tuple(result.notes), exact)
 
@@ -66,9 +66,13 @@ def foresee(
 def _assigned(settings: "Settings", own: "pd.DataFrame", pinned: dict[str, str], exact: bool) -> SplitResult:
     if not settings.paths.warehouse.exists():
         return assign_splits(own, settings.splits, pinned, near_duplicates=exact)
+    from semlabel.reading import leased
     from semlabel.warehouse import Warehouse
 
     path, memory_limit = settings.paths.warehouse, settings.scoring.memory_limit
     # Whoever only asks does not wait for a run that may take hours.
-    with Warehouse.open(path, read_only=True, memory_limit=memory_limit, wait_seconds=0) as warehouse:
+    with (
+        leased(settings, "check", wait_seconds=0),
+        Warehouse.open(path, read_only=True, memory_limit=memory_limit, wait_seconds=0) as warehouse,
+    ):
         return assign_without_remembering(warehouse, own, settings.splits, pinned, near_duplicates=exact)
