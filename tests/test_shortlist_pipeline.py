@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import dagster as dg
 import pytest
 
 from semlabel.errors import LabelerError
@@ -16,7 +17,7 @@ from semlabel.serving.answers import Answers
 from semlabel.serving.faults import Fault, Kind
 from semlabel.serving.label_request import label_request
 from semlabel.serving.limits import Limits
-from tests.pipeline_fixtures import CANDIDATES, ENTITIES, TinyProject, failed, published, run, verdicts
+from tests.pipeline_fixtures import CANDIDATES, ENTITIES, TinyProject, failed, published, quick_instance, run, verdicts
 from tests.test_pipeline import NIGHT, figures, refusal, threshold_of
 
 SIZE = 6
@@ -44,19 +45,31 @@ def recall_of(project: TinyProject, result) -> dict:
 @pytest.fixture(scope="module")
 def proven(first_run, tmp_path_factory) -> tuple[TinyProject, object, str]:
     """A published project, whose threshold was proven again with shortlists; that labeler is promoted."""
-    import dagster as dg
-
     project = first_run[0].copied(tmp_path_factory.mktemp("shortlisted") / "labeled")
     shortlisted(project)
-    with dg.DagsterInstance.ephemeral() as instance:
+    with quick_instance() as instance:
         result = run(project, instance, select=["checkpoint", "threshold"])
     assert result.success
     return project, result, promote(project, result)
 
 
+@pytest.fixture(scope="module")
+def first_night(proven, tmp_path_factory) -> tuple[TinyProject, dg.ExecuteInProcessResult]:
+    """That project after its first night with shortlists."""
+    project = proven[0].copied(tmp_path_factory.mktemp("shortlisted") / "night")
+    with quick_instance() as instance:
+        return project, run(project, instance, NIGHT)
+
+
 @pytest.fixture
 def project(proven, tmp_path: Path) -> TinyProject:
     return proven[0].copied(tmp_path / "labeled")
+
+
+@pytest.fixture
+def published_once(first_night, tmp_path: Path) -> TinyProject:
+    assert first_night[1].success
+    return first_night[0].copied(tmp_path / "labeled")
 
 
 def test_a_labeler_that_was_proven_without_shortlists_is_not_used_with_them(first_run, tmp_path, instance):
@@ -82,8 +95,8 @@ def test_the_threshold_is_proven_for_the_whole_system_and_the_labeler_says_with_
     assert threshold_of(result)["certify_uses"].value == 2  # another rule is another look at the certify entities
 
 
-def test_a_night_publishes_shortlisted_pairs_and_says_how_many_it_left_out(project, instance):
-    result = run(project, instance, NIGHT)
+def test_a_night_publishes_shortlisted_pairs_and_says_how_many_it_left_out(first_night, published_once, instance):
+    project, result = published_once, first_night[1]
     assert result.success and failed(result) == set() and verdicts(result)["shortlist_recall"]
     version = published(project)
     assert version["rows"] == ENTITIES * SIZE
@@ -122,8 +135,8 @@ def test_a_recall_below_its_limit_is_shown_and_holds_the_publication(project, in
     assert current_version(project.settings.paths.published) == before
 
 
-def test_a_new_candidate_is_looked_at_for_every_entity_and_scored_where_it_is_near(project, instance):
-    assert run(project, instance, NIGHT).success
+def test_a_new_candidate_is_looked_at_for_every_entity_and_scored_where_it_is_near(published_once, instance):
+    project = published_once
     rows = [*project.catalog(), {"candidate_id": "c8", "text": "keep the plan of the nurse", "group": "g0"}]
     project.write_catalog(rows)
     project.change(gates={"max_candidate_flip_fraction": 1.0})
@@ -141,8 +154,8 @@ def test_a_new_candidate_is_looked_at_for_every_entity_and_scored_where_it_is_ne
     assert near + others == (ENTITIES - HELD_OUT) * SIZE and HELD_OUT <= scored <= HELD_OUT + near + others
 
 
-def test_turned_off_again_every_pair_is_back_and_the_gate_is_gone(project, first_run, instance):
-    assert run(project, instance, NIGHT).success
+def test_turned_off_again_every_pair_is_back_and_the_gate_is_gone(published_once, first_run, instance):
+    project = published_once
     project.change(shortlist={"size": 0})
     old = first_run[0].operations.promoted()["labeler_digest"]
     project.operations.promote(old, "the test", "back to the labeler without shortlists")
@@ -168,10 +181,10 @@ def test_online_such_a_labeler_is_refused_in_one_line(proven):
     assert refusal.value.kind is Kind.CONFLICT and "\n" not in refusal.value.message
 
 
-def test_check_and_status_account_for_every_pair(project, instance, monkeypatch, capfd):
+def test_check_and_status_account_for_every_pair(published_once, capfd):
     from semlabel.cli import run_command
 
-    assert run(project, instance, NIGHT).success
+    project = published_once
     config = ["--config", str(project.config)]
     capfd.readouterr()
     code = run_command(["check", "--json", "--workspace", str(WORKSPACE), *config])
