@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from semlabel.digests import text_id
 from semlabel.errors import LeaseHeld, WarehouseError
@@ -27,10 +26,9 @@ from semlabel.judging.store import (
     read_judgements,
 )
 from semlabel.online_texts import held_text_ids
+from semlabel.reading import reading
 from semlabel.sources import ERASED, RefusedRow, label_of, read_catalog, read_entities, text_ids
 from semlabel.splits import HELD_OUT, TRAIN
-from semlabel.warehouse import LEASE as WAREHOUSE_LEASE
-from semlabel.warehouse import Opening
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,7 +136,7 @@ def import_judgements(path: Path, settings: "Settings", operations: "Operations"
     target = judgements_path(settings)
     rows = read_judged(path)
     entities, candidates = read_entities(settings).frame, read_catalog(settings).frame
-    online = _online(rows, entities, settings, operations)
+    online = _online(rows, entities, settings)
     with operations.lease(LEASE, f"import-{path.name}", settings.environment.lease_wait_seconds):
         known = read_judgements(settings)
         checks = _Checks(
@@ -157,9 +155,7 @@ def import_judgements(path: Path, settings: "Settings", operations: "Operations"
     return Import(len(rows), imported, refused, reasons)
 
 
-def _online(
-    rows: list[JudgedRow], entities: "pd.DataFrame", settings: "Settings", operations: "Operations"
-) -> Mapping[str, str] | None:
+def _online(rows: list[JudgedRow], entities: "pd.DataFrame", settings: "Settings") -> Mapping[str, str] | None:
     """The text ids of online texts that hold against the source; None where a run has the warehouse.
 
     It is looked into only when a row was judged by another text than the source's: an import need not wait for a night.
@@ -169,12 +165,8 @@ def _online(
     differs = any(now.get(cells["entity_id"]) not in (None, cells["entity_text_id"]) for cells in judged)
     if not differs or not settings.paths.warehouse.exists():
         return {}
-    wait = settings.environment.lease_wait_seconds
     try:
-        with (
-            operations.lease(WAREHOUSE_LEASE, f"import-{uuid4().hex[:8]}", wait),
-            Opening.of(settings).open(settings.paths.warehouse, read_only=True) as warehouse,
-        ):
+        with reading(settings, "import") as warehouse:
             return held_text_ids(warehouse, entities)
     except (LeaseHeld, WarehouseError):
         return None
