@@ -53,7 +53,7 @@ def held_open(path):
     code = "import duckdb, sys; held = duckdb.connect(sys.argv[1]); print(flush=True); sys.stdin.read()"
     holder = subprocess.Popen([sys.executable, "-c", code, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
-        holder.stdout.readline()
+        assert holder.stdout.readline() == b"\n"
         yield
     finally:
         holder.communicate()

@@ -214,6 +214,9 @@ def test_a_run_looks_before_it_begins_and_while_it_is_at_work(tmp_path, monkeypa
     calls = []
     monkeypatch.setattr(Reaper, "close_killed", lambda self: calls.append("before"))
     monkeypatch.setattr(Reaper, "while_at_work", lambda self: Beside(calls))
+    # It reads the settings when it is imported, and another test of this process may have done that.
+    monkeypatch.setitem(sys.modules, "pipeline.definitions", None)
+    monkeypatch.delitem(sys.modules, "pipeline.definitions")
     project = make_project(tmp_path / "project")
     workspace = str(ROOT / "workspace.yaml")
     arguments = ["run", "--config", str(project.config), "--workspace", workspace, "--until", "entities"]
