@@ -114,7 +114,7 @@ def test_training_lowers_the_loss_of_the_pairs_it_sees(prompt: Prompt, tmp_path:
         REPOSITORY / "demo" / "smoke.toml",
         env={
             "SEMLABEL__TRAINING__METHOD": method,
-            "SEMLABEL__TRAINING__EPOCHS": "6.0",
+            "SEMLABEL__TRAINING__EPOCHS": "10.0",
             "SEMLABEL__TRAINING__LEARNING_RATE": "2e-4" if method == "full" else "1e-3",
         },
     ).training
@@ -141,8 +141,7 @@ def test_dagsters_own_command_line_runs_the_sources_in_processes_of_their_own(tm
     home.mkdir()
     (home / "dagster.yaml").write_text((REPOSITORY / "pipeline" / "dagster.yaml").read_text())
     config.write_text(f'extends = "{REPOSITORY / "demo" / "smoke.toml"}"\n[environment]\ndir = "{tmp_path / "run"}"\n')
-    done = _run(
-        ["asset", "materialize", "-w", "workspace.yaml", "--select", "entities,catalog,reference_labels"], home, config
-    )
+    module = ["-m", "pipeline.definitions"]
+    done = _run(["asset", "materialize", *module, "--select", "entities,catalog,reference_labels"], home, config)
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "run" / "warehouse.duckdb").exists()
