@@ -66,13 +66,8 @@ def foresee(
 def _assigned(settings: "Settings", own: "pd.DataFrame", pinned: dict[str, str], exact: bool) -> SplitResult:
     if not settings.paths.warehouse.exists():
         return assign_splits(own, settings.splits, pinned, near_duplicates=exact)
-    from semlabel.reading import leased
-    from semlabel.warehouse import Warehouse
+    from semlabel.reading import reading
 
-    path, memory_limit = settings.paths.warehouse, settings.scoring.memory_limit
     # Whoever only asks does not wait for a run that may take hours.
-    with (
-        leased(settings, "check", wait_seconds=0),
-        Warehouse.open(path, read_only=True, memory_limit=memory_limit, wait_seconds=0) as warehouse,
-    ):
+    with reading(settings, "check", wait_seconds=0) as warehouse:
         return assign_without_remembering(warehouse, own, settings.splits, pinned, near_duplicates=exact)

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from semlabel.leases import POLL_SECONDS, OnWait
 from semlabel.operations import Operations
-from semlabel.warehouse import LEASE, Opening, Warehouse
+from semlabel.warehouse import LEASE, LOCK_SECONDS, Opening, Warehouse
 
 if TYPE_CHECKING:
     from semlabel.settings import Settings
@@ -37,11 +37,17 @@ def leased(
 
 
 @contextmanager
-def reading(settings: "Settings", who: str, on_wait: OnWait | None = None) -> Iterator[Warehouse]:
-    """The warehouse, open for reading. Raises as `leased`, and WarehouseError when it cannot be opened."""
+def reading(
+    settings: "Settings", who: str, on_wait: OnWait | None = None, wait_seconds: float | None = None
+) -> Iterator[Warehouse]:
+    """The warehouse, open for reading. Raises as `leased`, and WarehouseError when it cannot be opened.
+
+    Whoever has it open without its lease is waited for `wait_seconds` too.
+    """
+    lock = LOCK_SECONDS if wait_seconds is None else wait_seconds
     with (
-        leased(settings, who, on_wait=on_wait),
-        Opening.of(settings).open(settings.paths.warehouse, read_only=True) as warehouse,
+        leased(settings, who, wait_seconds, on_wait),
+        Opening.of(settings).open(settings.paths.warehouse, read_only=True, wait_seconds=lock) as warehouse,
     ):
         yield warehouse
 

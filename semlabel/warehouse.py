@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 
     from semlabel.settings import Settings
 
-__all__ = ["LEASE", "Coverage", "Opening", "Replaced", "ScoredRound", "Warehouse"]
+__all__ = ["LEASE", "LOCK_SECONDS", "Coverage", "Opening", "Replaced", "ScoredRound", "Warehouse"]
 
 LEASE = "warehouse"
 """The lease that whoever opens a project's warehouse holds."""
+LOCK_SECONDS = 10.0
+"""How long the file is waited for by default where another process has it open."""
 
 _REFUSED_RUNS_KEPT = 20
 # Pairs that a prediction is called for: those of an entity's shortlist, and all of an entity that has none yet.
@@ -73,7 +75,7 @@ class Warehouse:
         memory_limit: str = "2GB",
         threads: int = 0,
         temp_directory: Path | None = None,
-        wait_seconds: float = 10.0,
+        wait_seconds: float = LOCK_SECONDS,
     ) -> "Warehouse":
         """Open the warehouse at `path`, making or migrating it unless `read_only`; `threads` 0 is one per core.
 
@@ -536,6 +538,6 @@ class Opening:
         """What the settings say."""
         return cls(settings.scoring.memory_limit, settings.scoring.threads, settings.paths.temporary)
 
-    def open(self, path: Path, read_only: bool = False) -> Warehouse:
+    def open(self, path: Path, read_only: bool = False, wait_seconds: float = LOCK_SECONDS) -> Warehouse:
         """The warehouse at `path`. Raises as `Warehouse.open`."""
-        return Warehouse.open(path, read_only, self.memory_limit, self.threads, self.temp_directory)
+        return Warehouse.open(path, read_only, self.memory_limit, self.threads, self.temp_directory, wait_seconds)

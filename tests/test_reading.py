@@ -138,7 +138,6 @@ OPENERS = {
     "semlabel/warehouse.py",  # makes it
     "semlabel/reading.py",  # its own
     "semlabel/cli/cost.py",  # `leased`
-    "semlabel/foreseen_splits.py",  # `leased`
     "semlabel/erasure.py",  # its own, around all of it
     "semlabel/html_report/build.py",  # its own, around the report
     "semlabel/judging/sample.py",  # one in memory

@@ -14,6 +14,7 @@ from semlabel.cli.text import age_seconds
 from semlabel.gates.registry import GATES
 from semlabel.labeler_files import promoted_path
 from semlabel.manifest import read_manifest
+from semlabel.run_life import STARTED
 
 if TYPE_CHECKING:
     from semlabel.operations import Operations
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 RUN_FIELDS = ("id", "job", "status", "started_at", "finished_at")
 RUN_COUNTS = ("pairs_scored", "pairs_reused", "model_loads", "labels_per_s")
-STARTED = "STARTED"
 METRICS = ("auc", "average_precision", "precision", "recall")
 LABELER_FIELDS = ("digest", "threshold", "base_model", "precision", "certified", "policy", "path")
 PUBLICATION_FIELDS = ("version", "path", "rows", "labeler_digest", "published_at", "as_of")
