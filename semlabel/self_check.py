@@ -65,9 +65,10 @@ def _compare(scorer: "Scorer", query: list[int], items: list[list[int]]) -> tupl
     """The largest difference from the plain model in either order, and the margins in the given order."""
     tolerance = TOLERANCE[scorer.precision]
     alone = np.array([scorer.plain_margin([*query, *item]) for item in items], dtype=np.float32)
-    if np.ptp(alone) == 0:
-        raise LabelerError("different candidates all have the same margin; the weights or the head were not loaded")
     together = scorer.margins(query, items)
+    # Not of `alone`: the plain head rounds logits to the precision, where two margins are soon the same.
+    if np.ptp(together) == 0:
+        raise LabelerError("different candidates all have the same margin; the weights or the head were not loaded")
     backwards = scorer.margins(query, items[::-1])[::-1]
     largest = float(max(np.abs(together - alone).max(), np.abs(backwards - alone).max()))
     if not largest <= tolerance:

@@ -386,6 +386,17 @@ def test_the_self_check_catches_a_head_that_was_never_loaded():
         scorer_for(model).self_check()
 
 
+def test_the_self_check_does_not_refuse_margins_that_only_the_plain_head_rounds_together():
+    model = tiny_model("phi")
+    model.lm_head.weight.data.mul_(1e-3)
+    model.lm_head.bias.data.fill_(100)  # where bf16 has steps of 0.5
+    scorer = scorer_for(model.to(torch.bfloat16), precision="bf16")
+    query, items = ids(33, 1), [ids(length, length) for length in (5, 1, 17, 5, 2)]
+    assert np.ptp(margins_alone(scorer, query, items)) == 0
+    assert 0 < np.ptp(scorer.margins(query, items)) < 0.5
+    scorer.self_check()
+
+
 def test_the_self_check_needs_room_for_a_candidate():
     spec = PromptSpec(SPEC.template, max_query_tokens=48, max_item_tokens=4)
     with pytest.raises(PromptError, match="max_item_tokens = 4 leaves no room"):
