@@ -33,6 +33,7 @@ from semlabel.settings_section import (
     Section,
     Share,
     WebAddress,
+    written_as,
 )
 from semlabel.settings_words import explained, nearest, wants_text
 
@@ -291,7 +292,9 @@ class Scoring(Section):
     max_pairs: Count = 0
     threads: Count = 0
     lanes: Count = 0
-    memory_limit: Annotated[str, Field(pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$")] = "2GB"
+    memory_limit: Annotated[
+        str, written_as(r"\d+(\.\d+)?\s*[KMGT]i?B", 'write a number and its unit, such as "2GB"')
+    ] = "2GB"
 
     @model_validator(mode="after")
     def _has_a_server(self) -> Self:
@@ -357,8 +360,18 @@ class Environment(Section):
     lie in a folder of that name, assets are called LABELER/entities and so on. They share one Dagster home.
     """
 
-    name: Annotated[str, Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.-]*)?$")] = ""
-    labeler: Annotated[str, Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_-]*)?$")] = ""
+    name: Annotated[
+        str,
+        written_as(
+            r"([A-Za-z0-9_][A-Za-z0-9_.-]*)?", "it names a folder: letters, digits and _, after the first also . and -"
+        ),
+    ] = ""
+    labeler: Annotated[
+        str,
+        written_as(
+            r"([A-Za-z0-9_][A-Za-z0-9_-]*)?", "it names a folder: letters, digits and _, after the first also -"
+        ),
+    ] = ""
     dir: NonEmpty = "run"
     lease_wait_seconds: NotNegative = 60.0
 

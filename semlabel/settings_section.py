@@ -3,10 +3,24 @@
 Knows no table: those stand in `settings`.
 """
 
+import re
 import typing
-from typing import Annotated, Any
+from typing import Annotated, Any, LiteralString
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+
+def written_as(pattern: str, words: LiteralString) -> AfterValidator:
+    """Text that the whole of `pattern` matches; `words` say what to write where it does not."""
+
+    def checked(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise PydanticCustomError("written_as", words)
+        return value
+
+    return AfterValidator(checked)
+
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -15,7 +29,7 @@ InnerShare = Annotated[float, Field(gt=0, lt=1)]
 NotNegative = Annotated[float, Field(ge=0)]
 NonEmpty = Annotated[str, Field(min_length=1)]
 # Where links start. They are sent to people, so no user and no password may stand in them.
-WebAddress = Annotated[str, Field(pattern=r"^https?://[^@\s]+$")]
+WebAddress = Annotated[str, written_as(r"https?://[^@\s]+", "write https://HOST/PATH, without a user or a password")]
 
 
 class Section(BaseModel):

@@ -11,16 +11,16 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
+_TOLD = 3
+
 
 def explained(root: type[BaseModel], problems: list[ErrorDetails]) -> str:
-    """One line on what is wrong with settings of this shape, the problem that tells people what to mend first."""
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return _explain(root, _worst(problems)) + more
-
-
-def _worst(problems: list[ErrorDetails]) -> ErrorDetails:
-    # A mistyped name also shows as a missing one: the unknown name is the one that tells people what to mend.
-    return min(problems, key=lambda problem: problem["type"] != "extra_forbidden")
+    """One line on what is wrong with settings of this shape, the first few problems of it."""
+    # A mistyped name also shows as a missing one: the unknown names are those that tell people what to mend.
+    unknown = [problem for problem in problems if problem["type"] == "extra_forbidden"]
+    told = list(dict.fromkeys(_explain(root, problem) for problem in unknown or problems))[:_TOLD]
+    left = len(problems) - len(told)
+    return "; and ".join(told) + (f" (and {left} more)" if left > 0 else "")
 
 
 def _explain(root: type[BaseModel], problem: ErrorDetails) -> str:

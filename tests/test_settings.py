@@ -94,8 +94,16 @@ def test_a_mistyped_required_key_is_named_rather_than_reported_missing(tmp_path)
         ("[model]", "[splits]\ntest = 1.0\n[model]", "[splits] test is 1.0; expected a whole number"),
         ("[model]", "[splits]\ntest = 0\n[model]", "[splits] test is 0; expected a whole number"),
         ("[model]", "[splits]\ntest = 0.5\ncertify = 0.5\n[model]", "leave some for training"),
-        ("[model]", "[scoring]\nmemory_limit = 'lots'\n[model]", "[scoring] memory_limit is 'lots'"),
-        ("[model]", "[environment]\nname = '../prod'\n[model]", "[environment] name is '../prod'"),
+        (
+            "[model]",
+            "[scoring]\nmemory_limit = 'lots'\n[model]",
+            "[scoring] memory_limit is 'lots'; write a number and its unit",
+        ),
+        (
+            "[model]",
+            "[environment]\nname = '../prod'\n[model]",
+            "[environment] name is '../prod'; it names a folder: letters",
+        ),
         ("[model]", "[prompt.answers]\n[model]", "not a setting"),
         ("[model]", "[model", "not valid TOML"),
     ],
@@ -105,6 +113,16 @@ def test_a_wrong_value_is_one_line_with_the_file_the_key_and_what_was_found(tmp_
     message = refusal(path)
     assert message.startswith(f"{path}: ")
     assert said in message
+
+
+def test_every_wrong_value_is_told_at_once_and_only_the_rest_of_many_is_counted(tmp_path):
+    many = "[scoring]\nmemory_limit = 'lots'\nlanes = -1\nthreads = -1\nmax_pairs = -1\n[gates]\nmin_auc = 2.0\n[model]"
+    message = refusal(write(tmp_path, MINIMAL.replace("[model]", many)))
+    assert message.count("; and [scoring]") == 2
+    assert message.endswith("(and 2 more)")
+    assert "more" not in refusal(
+        write(tmp_path, MINIMAL.replace("[model]", "[scoring]\nlanes = -1\nthreads = -1\n[model]"))
+    )
 
 
 def test_yes_and_no_may_not_be_the_same_word(tmp_path):
@@ -139,7 +157,14 @@ def test_an_address_in_the_file_is_refused_without_repeating_it(tmp_path):
         ("urls = 'https://hooks.example/secret'", "[alerts] urls is not what it should be"),
         ("urls = [['https://hooks.example/secret']]", "[alerts] urls is not what it should be"),
         ("dead_man = 'https://ping.example/secret'", "[alerts] dead_man number 1 is not of the form env:NAME"),
-        ("ui_url = 'https://me:secret@ui.example'", "[alerts] ui_url is not what it should be"),
+        (
+            "ui_url = 'https://me:secret@ui.example'",
+            "[alerts] ui_url is not what it should be; write https://HOST/PATH,",
+        ),
+        (
+            "reports_url = 'file:///reports'\ndead_man = 'file:///secret'",
+            "; and [alerts] reports_url is not",
+        ),
         ("[[alerts.routes]]\nurls = ['https://hooks.example/secret']", "number 1 is not of the form env:NAME"),
         ("[[alerts.routes]]\ngates = ['volume_change']", "[alerts.routes.0] urls is missing"),
         ("[[alerts.routes]]\nurls = []", "[alerts.routes] urls is not what it should be"),
