@@ -101,6 +101,7 @@ def test_a_mistake_is_one_line_and_exit_2(command, red, arguments, message):
 def test_a_test_says_which_channel_fails_and_exits_1(command, project, monkeypatch):
     (project / "pipeline.toml").write_text(
         smallest() + '[alerts]\nurls = ["env:CHAT"]\nroutes = [{ urls = ["env:PAGER"], gates = ["volume_change"] }]\n'
+        'dead_man = "env:PING"\n'
     )
     with web_receiver() as web:
         monkeypatch.setenv("PAGER", web.address("t0ken"))
@@ -114,6 +115,7 @@ def test_a_test_says_which_channel_fails_and_exits_1(command, project, monkeypat
         code, out, _ = command("alerts", "test")
         assert code == 0
         assert "t0ken" not in out
+        assert "env:PING not pinged: a ping means that a night went well" in " ".join(out.split())
         assert web.titles == ["semlabel: test of the alerts"] * 3
     assert not (project / "run").exists()
 

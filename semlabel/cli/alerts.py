@@ -110,7 +110,10 @@ def test(context: typer.Context, config: ConfigOption = DEFAULT_CONFIG, json: Js
     if json:
         show_json([{"target": target, "ok": error is None, "error": error} for target, error in found.items()])
     else:
-        show(table(["", "channel", "found"], [["FAILED" if e else "ok", t, e or "sent"] for t, e in found.items()]))
+        rows = [["FAILED" if e else "ok", t, e or "sent"] for t, e in found.items()]
+        if settings.alerts.dead_man:
+            rows.append(["-", settings.alerts.dead_man, "not pinged: a ping means that a night went well"])
+        show(table(["", "channel", "found"], rows))
     raise typer.Exit(1 if any(found.values()) else 0)
 
 
