@@ -110,7 +110,14 @@ def test_enough_of_everything_is_not_complained_of():
 
 @pytest.mark.parametrize(
     ("limit", "positives", "negatives", "auc"),
-    [(0.9, 82, 2_138, 0.94), (0.9, 1_000, 11_000, 0.915), (0.9, 5, 5, 0.985), (0.999, 5, 5, 1.0), (0.9, 0, 100, None), (0.0, 5, 5, 0.0)],
+    [
+        (0.9, 82, 2_138, 0.94),
+        (0.9, 1_000, 11_000, 0.915),
+        (0.9, 5, 5, 0.985),
+        (0.999, 5, 5, 1.0),
+        (0.9, 0, 100, None),
+        (0.0, 5, 5, 0.0),
+    ],
 )
 def test_the_auc_that_is_needed_is_further_above_its_limit_where_few_pairs_are_judged(limit, positives, negatives, auc):
     assert least_auc(limit, positives, negatives, 0.95) == auc
