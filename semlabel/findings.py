@@ -236,7 +236,7 @@ def _thin_splits(settings: Settings, found: Findings) -> Iterable[str]:
             f"certify has {certify['entities']:,} entities: a bound counts as shown from {SHOWN_FROM_ENTITIES} on. "
             "Raise [splits] certify."
         )
-    yield from _auc_to_show(settings, found)
+    yield from _auc_to_show(settings, calibrate, len(found.positives_per_candidate))
     policy = settings.calibration
     share = _share_of_yes(settings, found)
     if policy.min_precision is not None and share is not None and policy.min_precision <= share:
@@ -258,11 +258,10 @@ def _thin_splits(settings: Settings, found: Findings) -> Iterable[str]:
         )
 
 
-def _auc_to_show(settings: Settings, found: Findings) -> Iterable[str]:
-    calibrate, limit = found.splits["calibrate"], settings.gates.min_auc
-    no = calibrate["negatives"]
+def _auc_to_show(settings: Settings, calibrate: Mapping[str, int], candidates: int) -> Iterable[str]:
+    limit, no = settings.gates.min_auc, calibrate["negatives"]
     if settings.sources.unlisted == "negative":
-        no = calibrate["entities"] * len(found.positives_per_candidate) - calibrate["positives"]
+        no = calibrate["entities"] * candidates - calibrate["positives"]
     needed = least_auc(limit, calibrate["positives"], no, settings.calibration.confidence)
     if needed is not None and needed > limit + _AUC_ROOM:
         yield (
