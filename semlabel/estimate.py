@@ -26,6 +26,7 @@ LONG_SECONDS = 20 * 60
 
 _FULL_TRAINING, _LORA_TRAINING = 3.0, 2.0  # passes worth of work per token: forward and one or two backward products
 _SAMPLE = 200
+_BUSY = 0.1
 _CHARACTERS_PER_TOKEN = 4.0
 _NOT_LINEAR = ("embed", "lm_head", "wte.", "wpe.")
 
@@ -62,11 +63,15 @@ class Work:
 
 @dataclass(frozen=True)
 class Speed:
-    """What the machine showed: operations per second in the linear layers' shapes, in the precision that is served."""
+    """What the machine showed: operations per second in the linear layers' shapes, in the precision that is served.
+
+    `taken` is the share of the cores that other work had meanwhile.
+    """
 
     operations_per_second: float
     precision: str
     device: str
+    taken: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -124,11 +129,12 @@ class Estimate:
         if seconds == 0:
             return "Nothing to train and nothing to score."
         assert self.speed is not None
+        busy = f" Other work took {self.speed.taken:.0%} of its cores meanwhile." if self.speed.taken > _BUSY else ""
         return (
             f"About {duration(seconds)} for {sum(w.pairs for w in self.work):,} pairs "
             f"({sum(w.tokens for w in self.work):,} tokens) at the "
             f"{self.speed.operations_per_second / 1e9:,.0f} GFLOP/s this machine just showed "
-            f"in {self.speed.precision} on {self.speed.device}."
+            f"in {self.speed.precision} on {self.speed.device}.{busy}"
         )
 
 
@@ -316,14 +322,16 @@ def measure_speed(precision: str, device: str, seconds: float = 1.0) -> Speed:
     with torch.inference_mode():
         torch.mm(left, right)
         wait()
-        products, start = 0, time.perf_counter()
+        products, start, worked = 0, time.perf_counter(), time.process_time()
         while time.perf_counter() - start < seconds:
             for _ in range(8):
                 torch.mm(left, right)
             wait()
             products += 8
-        elapsed = time.perf_counter() - start
-    return Speed(2.0 * 2048 * 576 * 1536 * products / elapsed, precision, device)
+        elapsed, worked = time.perf_counter() - start, time.process_time() - worked
+    # A thread that waits for another one spins, so what this process did not get, other work had.
+    taken = max(0.0, 1 - worked / (elapsed * torch.get_num_threads())) if device == "cpu" else 0.0
+    return Speed(2.0 * 2048 * 576 * 1536 * products / elapsed, precision, device, taken)
 
 
 def _nothing() -> None:

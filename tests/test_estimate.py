@@ -168,6 +168,12 @@ def test_the_measured_speed_is_a_rate():
     assert (speed.precision, speed.device) == ("fp32", "cpu")
 
 
+def test_a_speed_that_was_measured_beside_other_work_says_so():
+    busy = Speed(operations_per_second=1e11, precision="fp32", device="cpu", taken=0.42)
+    assert "Other work took 42% of its cores meanwhile." in estimate(settings(), SIZES, LENGTHS, 10, busy).sentence()
+    assert "Other work" not in estimate(settings(), SIZES, LENGTHS, 10, SPEED).sentence()
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.4, "0 s"), (59.4, "59 s"), (60, "1 min"), (200, "3 min 20 s"), (1500, "25 min"), (7500, "2 h 5 min")],
