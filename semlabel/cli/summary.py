@@ -92,6 +92,8 @@ def quality_text(metrics: Mapping[str, Any], confidence: float) -> str:
         "recall at tau",
     ]
     text = table(headers, rows)
+    if test["precision"] is not None:
+        text += "\nA promise is shown on certify; test is another sample, so its interval may reach below it."
     if metrics["ratio"] is not None:
         ratio = interval(metrics["ratio"], *(metrics["ratio_interval"] or [None, None]))
         against = str(metrics["better_baseline"] or "the better baseline").replace("_", " ")
