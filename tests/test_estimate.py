@@ -56,6 +56,9 @@ def test_training_is_capped_by_max_pairs_and_counts_epochs():
     train = work_of(result)["train"]
     assert (train.pairs, train.tokens) == (8000, 2 * (100 * 100 + 4000 * 10))
     assert result.seconds_of(train) == pytest.approx(2 * 1e6 * train.tokens * 3 / (1e11 * TRAINING_SHARE))
+    together = settings(training={"max_pairs": 4000, "epochs": 2.0, "rounds_per_step": 2})
+    faster = estimate(together, SIZES, LENGTHS, 1_000_000, SPEED)
+    assert result.seconds_of(train) / faster.seconds_of(work_of(faster)["train"]) == pytest.approx(1.5)
 
 
 def test_held_out_entities_are_scored_once_not_again_as_predictions():
