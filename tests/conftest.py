@@ -1,5 +1,6 @@
 """What holds for every test: no network, one thread, no wall-clock bound, the same examples every time."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,26 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("semlabel")
+
+# A test that waits for processes of its own runs while others compute, so the longest of them begin first: one of them
+# at the end keeps the other cores waiting.
+LONGEST = ("test_docs.py", "test_killed_run.py", "test_serve_command.py", "test_serving_chaos.py", "test_crash.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files of `LONGEST` first, all else in its order."""
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is imported for the tests is no garbage: none is looked for meanwhile, nor in it by a training later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _environment_kept() -> Iterator[None]:
