@@ -19,7 +19,6 @@ from semlabel.bench.order import Plan as OrderPlan
 from semlabel.bench.order import run as run_order
 from semlabel.bench.order_data import Texts
 from semlabel.bench.orders import MISSING, changes, decisions_at, permutation
-from semlabel.bench.peers import peer_methods
 from semlabel.bench.subject import Subject, subject_of
 from semlabel.bench.tasks import Shape, random_tasks
 from semlabel.bench.throughput import METHODS, Plan
@@ -310,13 +309,6 @@ def test_the_peak_of_a_call_shows_what_it_held_and_gave_back():
     if peak is None:
         pytest.skip("this system does not reset its high-water mark")
     assert 78 < peak < 200
-
-
-def test_a_peer_that_is_not_installed_is_reported_not_fatal(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    methods, absent = peer_methods("nowhere", "bf16", (1, 2), None)
-    assert methods == []
-    assert [(entry["method"], entry["precision"]) for entry in absent] == [("llama_cpp", "bf16"), ("openvino", "bf16")]
 
 
 def test_changed_decisions_are_counted_against_order_0_and_a_missing_answer_is_one():

@@ -19,6 +19,7 @@ _COLORS = {
     "independent": "#777777",
     "generation": "#7a4fa3",
     "llama_cpp": "#3d8b57",
+    "llama_cpp_q8_0": "#8fb85a",
     "openvino": "#b03a48",
 }
 _HEADERS = [
