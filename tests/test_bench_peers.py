@@ -33,6 +33,7 @@ class StandIn(ModuleType):
         self.model = tiny_model()
         self.quantised, self.contexts, self.freed, self.code = [], [], 0, 0
         self.llama_backend_init = lambda: None
+        self.llama_print_system_info = lambda: b"CPU : AVX512_BF16 = 1 | "
         self.llama_log_set = lambda callback, data: None
         self.llama_model_quantize_default_params = _Quantising
         self.llama_model_default_params = SimpleNamespace
@@ -161,6 +162,10 @@ def test_beside_bf16_llama_cpp_is_measured_in_both_weight_formats(engine, gguf, 
     methods, absent = peer_methods("nowhere", "bf16", (YES, NO), gguf)
     assert [method.name for method in methods] == ["llama_cpp", "llama_cpp_q8_0"]
     assert engine.quantised == [engine.LLAMA_FTYPE_MOSTLY_BF16, engine.LLAMA_FTYPE_MOSTLY_Q8_0]
+    assert [method.engine for method in methods] == [
+        "bf16 weights; CPU : AVX512_BF16 = 1 |",
+        "q8_0 weights; CPU : AVX512_BF16 = 1 |",
+    ]
     assert [entry["method"] for entry in absent] == ["openvino"]
 
 

@@ -55,7 +55,8 @@ class Scored:
 class Method(Protocol):
     """One way to score tasks. A ladder is a list of settings to try in this order until they stop getting faster.
 
-    `has_lanes`: it takes a setting `lanes`, how many tasks are at work at once, each on its share of the threads.
+    `has_lanes`: it takes a setting `lanes`, how many tasks are at work at once, each on its share of the threads. One
+    that runs on another engine than torch tells how that was built in an attribute `engine`.
     """
 
     name: str

@@ -50,6 +50,7 @@ class LlamaCpp:
         self.name, self._answer_ids = name, answer_ids
         llama_cpp.llama_log_set(_silent, None)
         llama_cpp.llama_backend_init()
+        self.engine = f"{weights} weights; {llama_cpp.llama_print_system_info().decode().strip()}"
         self._model: Any = _requantised(gguf, weights)
         # Contexts by (ubatch, flash, threads), those not in use: making one is no part of scoring.
         self._contexts: dict[tuple[int, bool, int], list[Any]] = {}

@@ -37,6 +37,8 @@ class OpenVino:
         # Compiled now, so that no timed call has to wait for it.
         threads = torch.get_num_threads()
         self._graphs: dict[int, Any] = {streams: self._compiled(streams) for streams in {1, threads}}
+        taken = self._graphs[1].get_property("INFERENCE_PRECISION_HINT")
+        self.engine = f"{openvino.get_version()}; asked for {self._hint}, computes in {taken.to_string()}"
 
     def ladders(self, tasks: Sequence[Task]) -> list[list[Setting]]:
         items = max(len(task.items) for task in tasks)
