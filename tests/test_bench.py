@@ -62,7 +62,7 @@ def measured(subject, tmp_path_factory):
 
 def test_every_cell_has_every_field_and_every_method_every_size(measured):
     document, _ = measured
-    cells = document["cells"]
+    cells = [cell for cell in document["cells"] if cell["method"] in METHODS]  # peers are there where installed
     assert set(cells[0]) >= PROMISED
     assert all(set(cell) == set(cells[0]) for cell in cells)
     found = Counter((cell["method"], cell["items"], cell["query_tokens"]) for cell in cells)

@@ -25,6 +25,7 @@ class StandIn(ModuleType):
     """The functions of llama_cpp that the benchmark calls; a decode runs every prompt by itself."""
 
     LLAMA_FTYPE_ALL_F32, LLAMA_FTYPE_MOSTLY_Q8_0, LLAMA_FTYPE_MOSTLY_BF16 = 0, 7, 32
+    GGML_TYPE_F32 = 0
     LLAMA_FLASH_ATTN_TYPE_DISABLED, LLAMA_FLASH_ATTN_TYPE_ENABLED = 0, 1
     llama_log_callback = staticmethod(lambda function: function)
 

@@ -47,7 +47,7 @@ class LlamaCpp:
     has_lanes = True
 
     def __init__(self, gguf: str, weights: str, answer_ids: tuple[int, int], name: str = "llama_cpp") -> None:
-        self.name, self._answer_ids = name, answer_ids
+        self.name, self._answer_ids, self._exact = name, answer_ids, weights == "fp32"
         llama_cpp.llama_log_set(_silent, None)
         llama_cpp.llama_backend_init()
         self.engine = f"{weights} weights; {llama_cpp.llama_print_system_info().decode().strip()}"
@@ -104,6 +104,8 @@ class LlamaCpp:
         parameters.n_ubatch = min(ubatch, self._capacity)
         parameters.n_seq_max = _SEQUENCES
         parameters.kv_unified = True
+        if self._exact:  # else halves, llama.cpp's default
+            parameters.type_k = parameters.type_v = llama_cpp.GGML_TYPE_F32
         kind = "LLAMA_FLASH_ATTN_TYPE_ENABLED" if flash else "LLAMA_FLASH_ATTN_TYPE_DISABLED"
         parameters.flash_attn_type = getattr(llama_cpp, kind)
         parameters.n_threads = parameters.n_threads_batch = threads
