@@ -235,8 +235,9 @@ class Clockwork:
 
     name = "clockwork"
 
-    def __init__(self, seconds, has_lanes=False):
+    def __init__(self, seconds, has_lanes=False, sets_up=None):
         self.has_lanes, self.seconds, self.now, self.runs = has_lanes, seconds, 0.0, []
+        self.sets_up, self.at_first = sets_up is not None, sets_up or {}
 
     def ladders(self, tasks):
         return [[{"size": size} for size in self.seconds]]
@@ -244,6 +245,7 @@ class Clockwork:
     def run(self, tasks, setting):
         self.runs.append(setting["size"])
         self.now += self.seconds[setting["size"]] / setting.get("lanes", 1)
+        self.now += self.at_first.pop(setting["size"], 0.0)
         return Scored(None)
 
 
@@ -257,6 +259,14 @@ def test_a_ladder_is_left_after_two_slower_settings_and_all_tried_are_logged(mon
         {"setting": f"size={size}", "labels_per_s": 6 / seconds}
         for size, seconds in ((1, 4.0), (2, 2.0), (4, 3.0), (8, 5.0))
     ]
+
+
+def test_what_a_setting_makes_in_its_first_call_does_not_decide_the_search(monkeypatch):
+    method = Clockwork({1: 4.0, 2: 2.0}, sets_up={1: 1.0, 2: 9.0})
+    monkeypatch.setattr(tuning, "_now", lambda device: method.now)
+    tuned = tuning.tune(method, random_tasks(Shape(4, 4), 6, 1, range(4, 9), 2), repetitions=1)
+    assert tuned.setting == {"size": 2}
+    assert method.runs == [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize(("tasks", "has_lanes", "expected"), [(3, True, {"lanes": 2}), (1, True, {}), (3, False, {})])
@@ -405,9 +415,11 @@ def test_the_command_writes_its_files_and_prints_json(subject, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Plan, "quick", classmethod(lambda cls: Plan(**(vars(SMALL) | {"shapes": SMALL.shapes[:1]}))))
     arguments = ["bench", "throughput", "--model", subject.path, "--quick", "--items", "2", "--precision", "fp32"]
+    arguments += ["--method", "mis", "--method", "independent"]
     assert run_command([*arguments, "--out", "results", "--threads", "1", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert {cell["items"] for cell in document["cells"]} == {2}
+    assert {cell["method"] for cell in document["cells"]} & set(METHODS) == {"mis", "independent"}
     assert {cell["repetitions"] for cell in document["cells"]} == {5}
     assert (tmp_path / "results" / "throughput.png").exists()
 
@@ -435,6 +447,7 @@ def test_the_order_command_decides_about_the_entities_of_the_warehouse(tmp_path,
     ("arguments", "message"),
     [
         (["throughput", "--model", "MODEL", "--precision", "fp8"], "--precision fp8"),
+        (["throughput", "--model", "MODEL", "--method", "magic"], "--method magic"),
         (["throughput"], "pipeline.toml"),
         (["order", "--model", "MODEL"], "--synthetic"),
         (["throughput", "--repetitions", "4"], "--repetitions"),

@@ -45,6 +45,7 @@ class LlamaCpp:
     """One GGUF in one weight format (`fp32`, `bf16` or `q8_0`)."""
 
     has_lanes = True
+    sets_up = True  # a context
 
     def __init__(self, gguf: str, weights: str, answer_ids: tuple[int, int], name: str = "llama_cpp") -> None:
         self.name, self._answer_ids, self._exact = name, answer_ids, weights == "fp32"

@@ -26,6 +26,7 @@ class OpenVino:
 
     name = "openvino"
     has_lanes = True
+    sets_up = True  # kernels for the shapes
 
     def __init__(self, path: str, precision: str, answer_ids: tuple[int, int]) -> None:
         if precision not in _HINTS:
