@@ -9,6 +9,7 @@ how much of the rate a whole pass keeps.
 import json
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ LONG_SECONDS = 20 * 60
 
 _FULL_TRAINING, _LORA_TRAINING = 3.0, 2.0  # passes worth of work per token: forward and one or two backward products
 _SAMPLE = 200
+_BUSY = 0.1
 _CHARACTERS_PER_TOKEN = 4.0
 _NOT_LINEAR = ("embed", "lm_head", "wte.", "wpe.")
 
@@ -61,11 +63,15 @@ class Work:
 
 @dataclass(frozen=True)
 class Speed:
-    """What the machine showed: operations per second in the linear layers' shapes, in the precision that is served."""
+    """What the machine showed: operations per second in the linear layers' shapes, in the precision that is served.
+
+    `taken` is the share of the cores that other work had meanwhile.
+    """
 
     operations_per_second: float
     precision: str
     device: str
+    taken: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -123,11 +129,12 @@ class Estimate:
         if seconds == 0:
             return "Nothing to train and nothing to score."
         assert self.speed is not None
+        busy = f" Other work took {self.speed.taken:.0%} of its cores meanwhile." if self.speed.taken > _BUSY else ""
         return (
             f"About {duration(seconds)} for {sum(w.pairs for w in self.work):,} pairs "
             f"({sum(w.tokens for w in self.work):,} tokens) at the "
             f"{self.speed.operations_per_second / 1e9:,.0f} GFLOP/s this machine just showed "
-            f"in {self.speed.precision} on {self.speed.device}."
+            f"in {self.speed.precision} on {self.speed.device}.{busy}"
         )
 
 
@@ -139,24 +146,37 @@ def estimate(
     speed: Speed | None,
     *,
     training: bool = True,
-    stored_pairs: int = 0,
+    stored: Mapping[int, int] | None = None,
     entities_limit: int | None = None,
 ) -> Estimate:
     """The cost of the whole recipe (`training`) or of a night with a promoted labeler.
 
-    `stored_pairs` already have their margin. `entities_limit`: that many entities, 0 all of them, None as the settings
-    say (all of them, or the held-out ones).
+    `stored` says how many entities have how many margins already (pairs -> entities). `entities_limit`: that many
+    entities, 0 all of them, None as the settings say (all of them, or the held-out ones).
     """
     work = list(_training_work(settings, sizes, lengths)) if training else []
-    scored = sizes.held_out if training else 0
     scope = scope_of(settings, sizes, entities_limit)
-    remaining = wanted_pairs(settings, sizes, scope) - scored * sizes.candidates - stored_pairs
-    if settings.scoring.max_pairs:
-        remaining = min(remaining, settings.scoring.max_pairs)
-    per_entity = min(settings.shortlist.size or sizes.candidates, sizes.candidates)
-    work.append(scoring_work("score predictions", remaining, per_entity, settings, lengths))
+    # A run that trains has scored what it holds out by then.
+    have = {sizes.candidates: min(sizes.held_out, scope)} if training else dict(stored or {})
+    work.append(_remaining_work(settings, sizes, lengths, scope, have))
     # Loading, baselines, contracts, metrics and publication: seconds that hardly depend on the model.
     return Estimate(tuple(work), lengths, parameters, speed, fixed_seconds=90.0 if training else 5.0)
+
+
+def _remaining_work(settings: Settings, sizes: Sizes, lengths: Lengths, scope: int, have: Mapping[int, int]) -> Work:
+    """What `scope` entities lack: an entity that lacks one candidate reads its whole query for it."""
+    each = min(settings.shortlist.size or sizes.candidates, sizes.candidates)
+    missing = wanted_pairs(settings, sizes, scope) - sum(pairs * entities for pairs, entities in have.items())
+    pairs = max(0, min(missing, settings.scoring.max_pairs or missing))
+    if not pairs:
+        return Work("score predictions", 0, 0)
+    lacking = Counter({each: scope - sum(have.values())})
+    for stored, entities in have.items():
+        lacking[max(0, each - stored)] += entities
+    per_round = _items_of_a_round(settings, lengths, each)
+    rounds = sum(max(0, entities) * math.ceil(lacks / per_round) for lacks, entities in lacking.items())
+    rounds = math.ceil(rounds * pairs / missing)  # a cap takes its share of them
+    return Work("score predictions", pairs, int(rounds * lengths.query + pairs * lengths.item))
 
 
 def everybody(settings: Settings, entities_limit: int | None) -> bool:
@@ -198,12 +218,14 @@ def _training_work(settings: Settings, sizes: Sizes, lengths: Lengths) -> Iterab
 
 
 def scoring_work(stage: str, pairs: int, candidates: int, settings: Settings, lengths: Lengths) -> Work:
-    """The work of `pairs` scored in rounds: every round of one entity reads its query once."""
-    pairs = max(0, pairs)
-    room = max(1, int((settings.scoring.max_round_tokens - lengths.query) // max(lengths.item, 1)))
-    per_round = max(1, min(settings.scoring.items_per_round, candidates or 1, room))
-    rounds = math.ceil(pairs / per_round)
+    """The work of `pairs` scored in rounds as long as they may be: every round reads its query once."""
+    rounds = math.ceil(pairs / _items_of_a_round(settings, lengths, candidates))
     return Work(stage, pairs, int(rounds * lengths.query + pairs * lengths.item))
+
+
+def _items_of_a_round(settings: Settings, lengths: Lengths, candidates: int) -> int:
+    room = max(1, int((settings.scoring.max_round_tokens - lengths.query) // max(lengths.item, 1)))
+    return max(1, min(settings.scoring.items_per_round, candidates or 1, room))
 
 
 def sizes_of(settings: Settings, entities: int, candidates: int, split: int) -> Sizes:
@@ -300,14 +322,16 @@ def measure_speed(precision: str, device: str, seconds: float = 1.0) -> Speed:
     with torch.inference_mode():
         torch.mm(left, right)
         wait()
-        products, start = 0, time.perf_counter()
+        products, start, worked = 0, time.perf_counter(), time.process_time()
         while time.perf_counter() - start < seconds:
             for _ in range(8):
                 torch.mm(left, right)
             wait()
             products += 8
-        elapsed = time.perf_counter() - start
-    return Speed(2.0 * 2048 * 576 * 1536 * products / elapsed, precision, device)
+        elapsed, worked = time.perf_counter() - start, time.process_time() - worked
+    # A thread that waits for another one spins, so what this process did not get, other work had.
+    taken = max(0.0, 1 - worked / (elapsed * torch.get_num_threads())) if device == "cpu" else 0.0
+    return Speed(2.0 * 2048 * 576 * 1536 * products / elapsed, precision, device, taken)
 
 
 def _nothing() -> None:

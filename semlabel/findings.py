@@ -9,6 +9,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from semlabel.bounds import SHOWN_FROM_ENTITIES, binomial_upper
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 FEW_POSITIVES = 5
 _PROVE = "semlabel sample --random " + " ".join(f"--split {name}" for name in HELD_OUT)
 _FEW_TRAIN_POSITIVES = 200
+_AUC_ROOM = 0.025  # what a labeler may be expected to have to spare
 _SAMPLE = 2_000
 _NAMED = 5
 
@@ -234,6 +236,7 @@ def _thin_splits(settings: Settings, found: Findings) -> Iterable[str]:
             f"certify has {certify['entities']:,} entities: a bound counts as shown from {SHOWN_FROM_ENTITIES} on. "
             "Raise [splits] certify."
         )
+    yield from _auc_to_show(settings, calibrate, len(found.positives_per_candidate))
     policy = settings.calibration
     share = _share_of_yes(settings, found)
     if policy.min_precision is not None and share is not None and policy.min_precision <= share:
@@ -253,6 +256,36 @@ def _thin_splits(settings: Settings, found: Findings) -> Iterable[str]:
             f"calibrate has {calibrate['positives']:,} YES, fewer than [calibration] min_expected_flagged = "
             f"{policy.min_expected_flagged}: the search for a threshold may find no cut to start at."
         )
+
+
+def _auc_to_show(settings: Settings, calibrate: Mapping[str, int], candidates: int) -> Iterable[str]:
+    limit, no = settings.gates.min_auc, calibrate["negatives"]
+    if settings.sources.unlisted == "negative":
+        no = calibrate["entities"] * candidates - calibrate["positives"]
+    needed = least_auc(limit, calibrate["positives"], no, settings.calibration.confidence)
+    if needed is not None and needed > limit + _AUC_ROOM:
+        yield (
+            f"calibrate has {calibrate['positives']:,} YES: an AUC of about {needed:.2f} is needed there to show "
+            f"[gates] min_auc = {limit:g}. Raise [splits] calibrate, or ask for less, before the first run."
+        )
+
+
+def least_auc(limit: float, positives: int, negatives: int, confidence: float) -> float | None:
+    """The smallest AUC (in steps of 0.005) whose interval lies above `limit`; 1.0 where none does, None without pairs.
+
+    The standard error is Hanley's and McNeil's (Radiology 143, 1982, 29-36), as if pairs were independent: with several
+    pairs of an entity it takes a little more.
+    """
+    if not positives or not negatives:
+        return None
+    reach = NormalDist().inv_cdf((1 + confidence) / 2)
+    for step in range(math.ceil(limit * 200), 200):
+        auc = step / 200
+        above, below = auc / (2 - auc), 2 * auc**2 / (1 + auc)
+        spread = auc * (1 - auc) + (positives - 1) * (above - auc**2) + (negatives - 1) * (below - auc**2)
+        if auc - reach * math.sqrt(spread / (positives * negatives)) >= limit:
+            return auc
+    return 1.0
 
 
 def faultless_labels(ceiling: float, confidence: float) -> int:

@@ -1,4 +1,4 @@
-"""How long earlier plans really took, beside what today's estimate says of as many pairs.
+"""How long earlier plans really took, beside what today's estimate says of as many rounds and pairs.
 
 Knows finished plans and one estimate of scoring; deliberately knows nothing of how either came about. An estimate
 leaves out what it cannot know (attention, other work on the machine), so what it missed by before is told with it.
@@ -29,24 +29,28 @@ class PastError:
     def sentence(self) -> str:
         """One sentence for people."""
         if self.plans == 1:
-            return f"The last refresh took {self.typical:.2g} times what this estimate gives for its pairs."
+            return f"The last refresh took {self.typical:.2g} times what this estimate gives for its tokens."
         return (
-            f"The last {self.plans} refreshes took {self.typical:.2g} times what this estimate gives for their pairs "
+            f"The last {self.plans} refreshes took {self.typical:.2g} times what this estimate gives for their tokens "
             f"({self.low:.2g} to {self.high:.2g})."
         )
 
 
 def past_error(
-    finished: Iterable[Mapping[str, Any]], scorer_digest: str, pairs: int, seconds: float
+    finished: Iterable[Mapping[str, Any]],
+    scorer_digest: str,
+    query_tokens: float,
+    item_tokens: float,
+    seconds_per_token: float,
 ) -> PastError | None:
-    """The error against an estimate of `seconds` for `pairs`, from finished plans of the same scorer.
+    """The error of an estimate that gives so many seconds a token, from finished plans of the same scorer.
 
-    None where no such plan is large enough, or nothing is estimated.
+    A round reads its query once, so a plan's tokens are those of its rounds' queries and of its pairs' items. None
+    where no such plan is large enough.
     """
-    if not pairs or not seconds:
-        return None
     ratios = [
-        plan["measured_seconds"] / (plan["pairs"] * seconds / pairs)
+        plan["measured_seconds"]
+        / ((plan["rounds_total"] * query_tokens + plan["pairs"] * item_tokens) * seconds_per_token)
         for plan in finished
         if plan["scorer_digest"] == scorer_digest and plan["pairs"] >= _LEAST_PAIRS and plan["measured_seconds"]
     ]

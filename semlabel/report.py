@@ -72,6 +72,8 @@ def precision_recall(
     if not label.any():
         return _png(figure, axes, empty=True)
     recall, precision = _precision_recall(margin, label)
+    # Before the first YES precision is 0 at recall 0, however good all the others are.
+    recall, precision = recall[recall > 0], precision[recall > 0]
     axes.plot(recall, precision, color=_NO, linewidth=1.6)
     axes.axhline(label.mean(), color=_MUTED, linewidth=0.8, linestyle=":", label=f"prevalence {label.mean():.3f}")
     looks = (("black", "--"), (_GREEN, "-"), (_MUTED, "-.")) * 3
@@ -102,9 +104,10 @@ def prediction_histogram(edges: Sequence[float], counts: Sequence[int], threshol
 def reliability(
     probabilities: Sequence[float], labels: Sequence[bool], bins: int = 10, before: Sequence[float] | None = None
 ) -> bytes:
-    """Observed share of YES over the predicted probability, in `bins` groups of equally many pairs.
+    """Observed share of YES over the predicted probability, in `bins` groups that expect equally many YES.
 
-    `before` are the probabilities of the same pairs without calibration, drawn beside the calibrated ones.
+    Groups of equally many pairs would nearly all lie at 0 and tell nothing of what is labeled YES. Each calibrated
+    group says how many pairs it has. `before` are the probabilities of the same pairs without calibration.
     """
     figure, axes = _canvas("calibration of the probability", "predicted probability", "share of YES")
     axes.plot([0, 1], [0, 1], color=_MUTED, linewidth=0.8, linestyle=":")
@@ -115,10 +118,13 @@ def reliability(
         probability, label = _numbers(values, labels)
         if probability.size == 0:
             return _png(figure, axes, empty=True)
-        groups = [g for g in np.array_split(np.argsort(probability, kind="stable"), bins) if g.size]
+        groups = _of_equal_yes(probability, bins)
         predicted = [probability[g].mean() for g in groups]
         observed = [label[g].mean() for g in groups]
         axes.plot(predicted, observed, "o-", color=color, linewidth=1.2, markersize=4, label=name)
+        if color == _NO:
+            for x, y, group in zip(predicted, observed, groups, strict=True):
+                axes.annotate(f"{group.size:,}", (x, y), (0, -9), textcoords="offset points", fontsize=6, ha="center")
     if before is not None:
         axes.legend(frameon=False, fontsize=8)
     return _png(figure, axes)
@@ -176,6 +182,18 @@ def _precision_recall(margin: np.ndarray, label: np.ndarray) -> tuple[np.ndarray
     # Geometric: a thousand cuts of 10,000 pairs must not lose the strict end, where tau lies.
     thin = np.unique(np.geomspace(1, len(true), 1_000).round().astype(int)) - 1
     return (true / label.sum())[thin], (true / (last_of_tie + 1))[thin]
+
+
+def _of_equal_yes(probability: np.ndarray, groups: int) -> list[np.ndarray]:
+    """Places of at most `groups` groups, by rising probability, whose probabilities add up to about the same."""
+    order = np.argsort(probability, kind="stable")
+    sums = np.cumsum(probability[order])
+    if sums[-1] <= 0:
+        return [order]
+    # A pair belongs where the middle of its own share of the sum lies.
+    middle = (sums - probability[order] / 2) / sums[-1]
+    of_group = np.minimum((middle * groups).astype(int), groups - 1)
+    return np.split(order, np.flatnonzero(np.diff(of_group)) + 1)
 
 
 def _thinned(count: int) -> np.ndarray:

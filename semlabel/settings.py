@@ -337,7 +337,7 @@ class Publish(Section):
 
 
 class Report(Section):
-    """The HTML report of a run: how many are kept, and whether texts stand in it beside the ids."""
+    """The HTML report of a run: how many are kept, and whether texts of entities stand in it beside the ids."""
 
     texts: bool = False
     keep: Positive = 100

@@ -13,7 +13,7 @@ import pytest
 
 from semlabel.cli.churn import churn
 from semlabel.cli.common import command_for
-from semlabel.cli.cost import _stored_pairs
+from semlabel.cli.cost import _stored
 from semlabel.cli.text import age, interval, number, size, table
 from semlabel.gates import GATES, GateResult, required_subjects
 from semlabel.labeler import Labeler, measure_known_pairs
@@ -394,8 +394,8 @@ def test_a_labeler_that_scored_nothing_yet_says_so_instead_of_no_change(publishe
 def test_stored_pairs_are_counted_by_text_as_the_sources_have_them_now(published, labelers, project):
     scorer = read_manifest(labelers["certified"]).scorer_digest
     frame = entities({"e1": "alpha", "renamed": "beta", "new": "delta"})
-    assert _stored_pairs(project / "run" / "warehouse.duckdb", scorer, frame) == 10
-    assert _stored_pairs(project / "run" / "warehouse.duckdb", "another", frame) == 0
+    assert _stored(project / "run" / "warehouse.duckdb", scorer, frame) == {5: 2}
+    assert _stored(project / "run" / "warehouse.duckdb", "another", frame) == {}
 
 
 def test_status_names_the_published_version(command, published, labelers, project):

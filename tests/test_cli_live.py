@@ -81,12 +81,17 @@ def test_events_read_like_a_report():
         watch.event(Event("gate", "catalog_contract", asset="catalog"))
         watch.event(Event("gate", "split_tokens_match", "catalog", passed=False, blocking=True, text="3 differ."))
         watch.event(Event("gate", "label_rate_drift", "predictions", passed=False, text="The rate moved."))
+        thin = {"passed": False, "text": "calibrate is thin.", "stored": "not_enough_data"}
+        watch.event(Event("gate", "held_out_quality", "catalog", blocking=True, **thin))
+        watch.event(Event("gate", "label_rate_drift", "catalog", **thin))
     assert stream.getvalue().splitlines() == [
         "catalog",
         "  2,085 rows, 0 s",
         "  pass  catalog_contract",
         "  FAIL  split_tokens_match: 3 differ.",
         "  warn  label_rate_drift (predictions): The rate moved.",
+        "  NOT ENOUGH DATA  held_out_quality: calibrate is thin.",
+        "  warn  label_rate_drift: calibrate is thin.",
     ]
 
 

@@ -84,8 +84,18 @@ def test_with_shortlists_only_what_gates_judge_is_scored_in_full():
     assert estimate(longer, SIZES, LENGTHS, None, None, training=False).pairs_to_score == 1000 * 200
 
 
+def test_a_new_candidate_costs_every_entity_its_whole_query():
+    # 149 of 150 entities lack one candidate of 200, one lacks all.
+    night = estimate(settings(), SIZES, LENGTHS, None, None, training=False, stored={199: 149})
+    (work,) = night.work
+    assert (work.pairs, work.tokens) == (149 + 200, 150 * 100 + (149 + 200) * 10)
+    capped = settings(scoring={"max_pairs": 50})
+    (work,) = estimate(capped, SIZES, LENGTHS, None, None, training=False, stored={199: 150}).work
+    assert (work.pairs, work.tokens) == (50, 50 * 100 + 50 * 10)
+
+
 def test_a_warm_night_is_estimated_as_nothing():
-    night = estimate(settings(), SIZES, LENGTHS, 10, SPEED, training=False, stored_pairs=150 * 200)
+    night = estimate(settings(), SIZES, LENGTHS, 10, SPEED, training=False, stored={200: 150})
     assert (night.pairs_to_score, night.seconds) == (0, 0.0)
     assert night.sentence() == "Nothing to train and nothing to score."
 
@@ -156,6 +166,12 @@ def test_the_measured_speed_is_a_rate():
     speed = measure_speed("fp32", "cpu", seconds=0.05)
     assert speed.operations_per_second > 1e8
     assert (speed.precision, speed.device) == ("fp32", "cpu")
+
+
+def test_a_speed_that_was_measured_beside_other_work_says_so():
+    busy = Speed(operations_per_second=1e11, precision="fp32", device="cpu", taken=0.42)
+    assert "Other work took 42% of its cores meanwhile." in estimate(settings(), SIZES, LENGTHS, 10, busy).sentence()
+    assert "Other work" not in estimate(settings(), SIZES, LENGTHS, 10, SPEED).sentence()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from semlabel.bounds import binomial_upper
-from semlabel.findings import faultless_labels, find
+from semlabel.findings import faultless_labels, find, least_auc
 from semlabel.settings import Settings
 
 
@@ -93,6 +93,7 @@ def test_more_held_out_than_there_is_names_the_splits():
         ({}, "1 candidates have fewer than 5 YES (c1)"),
         ({}, "YES to train on"),
         ({}, "certify has"),
+        ({}, "is needed there to show [gates] min_auc = 0.9. Raise [splits] calibrate"),
     ],
 )
 def test_what_is_too_thin_names_its_setting(sections, said):
@@ -104,7 +105,29 @@ def test_enough_of_everything_is_not_complained_of():
     splits = {"calibrate": 60, "certify": 80, "test": 20}
     frames = tables(entities=400, yes=yes)
     frames[0]["text"] = [f"{n} {n * 7919} {n * 104729} {n * 1299709} of its own" for n in range(400)]
-    assert advice(*frames, splits=splits) == ""
+    assert advice(*frames, splits=splits, gates={"min_auc": 0.0}) == ""
+
+
+@pytest.mark.parametrize(
+    ("limit", "positives", "negatives", "auc"),
+    [
+        (0.9, 82, 2_138, 0.94),
+        (0.9, 1_000, 11_000, 0.915),
+        (0.9, 5, 5, 0.985),
+        (0.999, 5, 5, 1.0),
+        (0.9, 0, 100, None),
+        (0.0, 5, 5, 0.0),
+    ],
+)
+def test_the_auc_that_is_needed_is_further_above_its_limit_where_few_pairs_are_judged(limit, positives, negatives, auc):
+    assert least_auc(limit, positives, negatives, 0.95) == auc
+
+
+def test_an_auc_that_hundreds_of_yes_can_show_is_not_warned_of():
+    frames = tables(entities=400, yes=[(n, n % 2) for n in range(400)])
+    splits = {"calibrate": 300, "certify": 20, "test": 20}
+    assert "min_auc" in advice(*frames, splits=splits | {"calibrate": 60})
+    assert "min_auc" not in advice(*frames, splits=splits)
 
 
 @pytest.mark.parametrize(("ceiling", "confidence", "count"), [(0.1, 0.95, 29), (0.05, 0.95, 59), (0.5, 0.95, 5)])

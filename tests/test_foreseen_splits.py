@@ -163,9 +163,9 @@ def test_a_limited_run_is_told_the_entities_it_will_choose(labeled, instance):
 
 def test_a_limit_takes_no_more_held_out_entities_than_there_are(labeled):
     labeled.change(scoring={"entities": "held_out"})
-    assert inventory(labeled).stored_pairs(50) == inventory(labeled).stored_pairs() == 40 * CANDIDATES
-    assert inventory(labeled).stored_pairs(5) == 5 * CANDIDATES
-    assert inventory(labeled).stored_pairs(0) == ENTITIES * CANDIDATES
+    assert inventory(labeled).stored(50) == inventory(labeled).stored() == {CANDIDATES: 40}
+    assert inventory(labeled).stored(5) == {CANDIDATES: 5}
+    assert inventory(labeled).stored(0) == {CANDIDATES: ENTITIES}
 
 
 def test_experiments_use_nobody_that_the_project_holds_out_by_what_it_remembers(labeled):

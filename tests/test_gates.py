@@ -82,6 +82,16 @@ def test_too_little_data_is_neither_a_pass_nor_a_fail():
     assert [result.verdict for result in results] == ["not_enough_data"] * len(results)
 
 
+def test_quality_that_is_not_shown_says_how_many_more_entities_would_show_it():
+    told = quality(auc={"value": 0.927, "low": 0.894, "high": 0.95}, n_entities=60).sentence
+    assert told.endswith(
+        "calibrate has 60 entities, and about 39 more with reference labels would show it if quality stays as it is; "
+        "bring them, or ask for less."
+    )
+    told = quality(ratio={"value": 1.1, "low": 0.9, "high": 1.4}, n_entities=60).sentence
+    assert "about 204 more" in told
+
+
 def test_quality_reports_the_worse_of_two_failures():
     both = quality(auc={"value": 0.93, "low": 0.88, "high": 0.97}, ratio={"value": 0.9, "low": 0.8, "high": 1.1})
     assert (both.verdict, both.limit) == ("fail", 1.0)

@@ -18,6 +18,7 @@ from semlabel.erasure import erase
 from semlabel.gates import ALWAYS, GATES, GateResult
 from semlabel.html_report import LATEST, complete_report, report_path, write_report
 from semlabel.html_report.markup import figure, outside, table, tag
+from semlabel.html_report.quality import training_section
 from semlabel.html_report.subject import held_out
 from semlabel.labeler_files import switch_current, write_checkpoint, write_labeler
 from semlabel.manifest import KnownPair, read_manifest
@@ -366,10 +367,26 @@ def test_contradictory_references_are_shown(page):
     ]
 
 
-def test_texts_are_shown_only_where_the_settings_ask_for_them(world, page):
+def test_texts_of_entities_are_shown_only_where_the_settings_ask_for_them_and_candidates_by_name(world, page):
     without = world.report()
     assert "the words of" in page and "the words of" not in without
-    assert "gnp.exe" in page and "gnp.exe" not in without
+    assert "gnp.exe" in page and "gnp.exe" in without
+
+
+def test_the_loss_of_a_training_is_in_its_report(page):
+    assert "No training is known." in part(page, "Training")
+    trained = SimpleNamespace(training={"loss_curve": [[1, 0.7], [2, 0.5]], "pairs": 80, "steps": 2})
+    told = str(training_section(trained))
+    assert "80 pairs in 2 steps of the optimiser." in told and "training loss" in told
+
+
+def test_a_report_that_was_asked_for_during_the_run_is_read_at_its_end(world):
+    world.operations.start_run("now", "nightly_labeling")
+    during = world.report("now")
+    assert "The run has not ended yet" in during and "What follows was read" not in during
+    world.operations.finish_run("now", "FAILURE")
+    after = world.report("now")
+    assert "has not ended yet" not in after and "What follows was read" in after
 
 
 def test_a_report_never_looks_at_test(world, page):
@@ -458,7 +475,9 @@ def test_a_checkpoint_whose_gate_was_red_is_what_the_report_shows(world):
     checkpoint = read_manifest(world.settings.paths.checkpoints / "c")
     world.operations.start_run("r2", "train_labeler")
     world.say("held_out_quality", "fail", "AUC is too low.", checkpoint.scorer_digest, run_id="r2")
+    world.operations.finish_run("r2", "FAILURE")
     told = world.report("r2")
+    assert "not chosen yet" in part(told, "The run")
     assert checkpoint.digest[:12] in part(told, "The run")
     assert "the run ended before one was looked for" in part(told, "Threshold")
     assert "No probability map was fitted yet" in told

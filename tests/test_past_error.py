@@ -13,24 +13,29 @@ from tests.cli_settings import smallest
 from tests.serving_fixtures import make_labelers
 
 
-def plan(pairs=1000, seconds=30.0, scorer="scorer"):
-    return {"pairs": pairs, "measured_seconds": seconds, "scorer_digest": scorer}
+def plan(pairs=1000, seconds=30.0, scorer="scorer", rounds=10):
+    return {"pairs": pairs, "rounds_total": rounds, "measured_seconds": seconds, "scorer_digest": scorer}
 
 
-def test_the_error_is_measured_over_estimated_seconds_of_as_many_pairs():
-    # 100 pairs in 2 s are 20 s for 1,000.
-    found = past_error([plan(seconds=30.0), plan(2000, 20.0), plan(seconds=60.0)], "scorer", 100, 2.0)
+def test_the_error_is_measured_over_estimated_seconds_of_as_many_tokens():
+    # 10 queries of 100 tokens and 1,000 items of 9 are 10,000 tokens, 20 s for this estimate.
+    given = ("scorer", 100.0, 9.0, 0.002)
+    found = past_error([plan(seconds=30.0), plan(2000, 20.0, rounds=20), plan(seconds=60.0)], *given)
     assert found == PastError(plans=3, typical=1.5, low=0.5, high=3.0)
     assert found.sentence() == (
-        "The last 3 refreshes took 1.5 times what this estimate gives for their pairs (0.5 to 3)."
+        "The last 3 refreshes took 1.5 times what this estimate gives for their tokens (0.5 to 3)."
     )
-    assert "The last refresh took 1.5 times" in past_error([plan()], "scorer", 100, 2.0).sentence()
+    assert "The last refresh took 1.5 times" in past_error([plan()], *given).sentence()
+
+
+def test_a_night_of_one_candidate_is_no_wild_miss_because_every_round_read_a_query():
+    night = plan(pairs=1000, rounds=1000, seconds=1.5 * 0.002 * (1000 * 100 + 1000 * 9))
+    assert past_error([night], "scorer", 100.0, 9.0, 0.002).typical == pytest.approx(1.5)
 
 
 @pytest.mark.parametrize("finished", [[], [plan(scorer="another")], [plan(pairs=199)], [plan(seconds=0.0)]], ids=str)
 def test_plans_of_other_models_and_those_too_small_for_a_rate_tell_nothing(finished):
-    assert past_error(finished, "scorer", 100, 2.0) is None
-    assert past_error([plan()], "scorer", 0, 0.0) is None
+    assert past_error(finished, "scorer", 100.0, 9.0, 0.002) is None
 
 
 def test_check_tells_what_the_estimate_missed_by(tmp_path, monkeypatch, capsys):
@@ -56,7 +61,8 @@ def test_check_tells_what_the_estimate_missed_by(tmp_path, monkeypatch, capsys):
     assert run_command(["check", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["estimate"]
     scoring = told["stages"][-1]
-    expected = 30.0 / (1000 * scoring["seconds"] / scoring["pairs"])
+    tokens = 10 * told["query_tokens"] + 1000 * told["item_tokens"]
+    expected = 30.0 / (tokens * scoring["seconds"] / scoring["tokens"])
     assert told["past_error"] == pytest.approx({"plans": 1, "typical": expected, "low": expected, "high": expected})
     assert run_command(["check"]) == 0
     assert "The last refresh took" in capsys.readouterr().out

@@ -124,12 +124,12 @@ def test_an_estimate_counts_what_is_stored_under_the_lease_and_waits_for_nobody(
     def counted(*_):
         with pytest.raises(LeaseHeld), Operations(settings.paths.ops).lease("warehouse", "night", 0):
             pytest.fail("a run met the lock of the file")
-        return 15
+        return {5: 3}
 
-    monkeypatch.setattr(cost, "_stored_pairs", counted)
-    assert inventory.stored_pairs() == 15
+    monkeypatch.setattr(cost, "_stored", counted)
+    assert inventory.stored() == {5: 3}
     with Operations(settings.paths.ops).lease("warehouse", "night", 0):
-        assert inventory.stored_pairs() == 0
+        assert inventory.stored() == {}
 
 
 # Who opens the file, and under whose lease.

@@ -63,6 +63,15 @@ def test_tied_margins_are_flagged_together():
     assert precision.tolist() == [1.0, 2 / 3, 0.5]
 
 
+def test_a_calibration_plot_shows_the_pairs_that_are_labeled_yes_and_not_only_those_near_zero():
+    probability = np.array([0.9, 0.001, 0.5, 0.001, 0.5, 0.001, 0.1])
+    groups = report._of_equal_yes(probability, 2)
+    assert [probability[group].tolist() for group in groups] == [[0.001, 0.001, 0.001, 0.1, 0.5, 0.5], [0.9]]
+    assert sorted(np.concatenate(groups).tolist()) == list(range(7))
+    assert [group.size for group in report._of_equal_yes(np.zeros(3), 10)] == [3]
+    assert [group.tolist() for group in report._of_equal_yes(np.array([0.7]), 10)] == [[0]]
+
+
 def test_the_smoothed_loss_is_the_mean_of_the_last_steps():
     assert report._running_mean(np.array([4.0, 2.0, 0.0, 1.0]), 2).tolist() == [4.0, 3.0, 1.0, 0.5]
 

@@ -51,8 +51,8 @@ WITH mine AS (SELECT text_key, block_id FROM scores
               WHERE scorer_key IN (SELECT scorer_key FROM scorers WHERE scorer_digest = ?)),
      sizes AS (SELECT block_id, count(*) AS pairs FROM blocks JOIN texts ON texts.text_key = blocks.candidate_text_key
                WHERE texts.text_id IN (SELECT text_id FROM wanted_candidates) GROUP BY block_id)
-SELECT coalesce(sum(sizes.pairs), 0) FROM wanted_entities JOIN texts USING (text_id) JOIN mine USING (text_key)
-JOIN sizes USING (block_id)"""
+SELECT wanted_entities.id, sum(sizes.pairs) AS pairs FROM wanted_entities JOIN texts USING (text_id)
+JOIN mine USING (text_key) JOIN sizes USING (block_id) GROUP BY wanted_entities.id"""
 
 # The same where only what stands in shortlists is wanted, and every pair of the entities that gates judge.
 _STORED_LISTED = f"""
@@ -67,8 +67,8 @@ WITH judged AS (SELECT text_key FROM entities SEMI JOIN reference_labels USING (
      wanted AS (SELECT * FROM pairs SEMI JOIN judged USING (text_key) UNION
                 SELECT * FROM pairs SEMI JOIN lists USING (text_key, candidate_text_key)),
      present AS (SELECT text_key AS candidate_text_key, text_id FROM texts SEMI JOIN wanted_candidates USING (text_id))
-SELECT count(*) FROM wanted_entities JOIN texts USING (text_id) JOIN wanted USING (text_key)
-SEMI JOIN present USING (candidate_text_key)"""
+SELECT wanted_entities.id, count(*) AS pairs FROM wanted_entities JOIN texts USING (text_id)
+JOIN wanted USING (text_key) SEMI JOIN present USING (candidate_text_key) GROUP BY wanted_entities.id"""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Inventory:
         """The estimate for training and everything after it, or for a night with the promoted labeler."""
         lengths = lengths_of(self.settings, list(self.entities.frame["text"]), list(self.catalog.frame["text"]))
         parameters = linear_parameters(Path(self.settings.model.base))
-        stored = 0 if training else self.stored_pairs(entities_limit)
+        stored = {} if training else self.stored(entities_limit)
         # A night that labels everybody asks nothing of splits, which take a while to tell.
         needed = training or self.settings.shortlist.size > 0 or self.settings.scoring.entities == "held_out"
         return estimate(
@@ -147,7 +147,7 @@ class Inventory:
             parameters,
             speed,
             training=training,
-            stored_pairs=stored,
+            stored=stored,
             entities_limit=entities_limit,
         )
 
@@ -166,15 +166,18 @@ class Inventory:
             asked = still_current(asked, text_ids(entities, "entity_id"), text_ids(candidates, "candidate_id"))
         return expect(self.settings, list(entities["text"]), list(candidates["text"]), len(asked))
 
-    def stored_pairs(self, entities_limit: int | None = None) -> int:
-        """Pairs in scope that the promoted labeler has margins for; 0 while a run holds the warehouse."""
+    def stored(self, entities_limit: int | None = None) -> dict[int, int]:
+        """How many entities in scope have margins of the promoted labeler for how many candidates: pairs -> entities.
+
+        Empty while a run holds the warehouse.
+        """
         from semlabel.labeler_files import promoted_path
         from semlabel.manifest import read_manifest
         from semlabel.reading import leased
 
         promoted, path = promoted_path(self.settings.paths.labelers), self.settings.paths.warehouse
         if promoted is None or not path.exists():
-            return 0
+            return {}
         entities, listed = self.entities.frame, self.settings.shortlist.size > 0
         if not everybody(self.settings, entities_limit):
             entities = entities[entities["entity_id"].isin(self._held_out())]
@@ -182,9 +185,9 @@ class Inventory:
         try:
             # Short, but without the lease a run that begins at this moment would fail at the lock of the file.
             with leased(self.settings, "estimate", wait_seconds=0):
-                return _stored_pairs(path, scorer, entities, entities_limit or 0, listed)
+                return _stored(path, scorer, entities, entities_limit or 0, listed)
         except LeaseHeld:  # a run is writing: whatever it stores is not known yet
-            return 0
+            return {}
 
     def shortlists(self, entities_limit: int | None = None) -> dict[str, Any] | None:
         """How many pairs of the scope shortlists leave out, and how many of them are scored for the gates all the same.
@@ -206,25 +209,26 @@ class Inventory:
         }
 
 
-def _stored_pairs(path: Path, scorer: str, entities: "pd.DataFrame", limit: int = 0, listed: bool = False) -> int:
-    """Stored pairs of these entities, or of the `limit` of them that a run would choose."""
+def _stored(path: Path, scorer: str, entities: "pd.DataFrame", limit: int = 0, listed: bool = False) -> dict[int, int]:
+    """Stored pairs of an entity -> entities that have so many, of these or of the `limit` that a run would choose."""
     import duckdb
     import pyarrow as pa
 
     try:
         connection = duckdb.connect(str(path), read_only=True)
     except duckdb.IOException:  # a run is writing: whatever it stores is not known yet
-        return 0
+        return {}
     columns = {"entity_id": list(entities["entity_id"]), "text_id": [text_id(text) for text in entities["text"]]}
     with connection:
         connection.register("given", pa.table({name: pa.array(ids, pa.string()) for name, ids in columns.items()}))
         chosen = f"ORDER BY {CHOSEN_FIRST} LIMIT {limit:d}" if limit else ""
-        connection.execute(f"CREATE TEMP TABLE wanted_entities AS SELECT text_id FROM given {chosen}")
+        connection.execute(f"CREATE TEMP TABLE wanted_entities AS SELECT entity_id AS id, text_id FROM given {chosen}")
         connection.execute("CREATE TEMP TABLE wanted_candidates AS SELECT DISTINCT text_id FROM catalog")
         # A warehouse of before there were shortlists gets their tables when a run opens it.
         known = connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'shortlists'").fetchone()
-        found = connection.execute(_STORED_LISTED if listed and known else _STORED, [scorer]).fetchone()
-    return int(found[0]) if found else 0
+        each = _STORED_LISTED if listed and known else _STORED
+        connection.execute(f"SELECT pairs, count(*) FROM ({each}) GROUP BY pairs", [scorer])
+        return {int(pairs): entities for pairs, entities in connection.fetchall()}
 
 
 def speed_of(settings: "Settings") -> Speed:
@@ -243,9 +247,10 @@ def past_error_of(settings: "Settings", result: Estimate) -> "PastError | None":
 
     promoted, operations, scoring = promoted_path(settings.paths.labelers), operations_of(settings), result.work[-1]
     seconds = result.seconds_of(scoring)
-    if promoted is None or operations is None or seconds is None:
+    if promoted is None or operations is None or not seconds:
         return None
-    return past_error(operations.finished_plans(), read_manifest(promoted).scorer_digest, scoring.pairs, seconds)
+    scorer, lengths = read_manifest(promoted).scorer_digest, result.lengths
+    return past_error(operations.finished_plans(), scorer, lengths.query, lengths.item, seconds / scoring.tokens)
 
 
 def announce(settings: "Settings", asset_names: Iterable[str], entities_limit: int | None) -> None:

@@ -62,6 +62,12 @@ class Event:
     blocking: bool = False
     rows: int | None = None
     text: str = ""
+    stored: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """A gate's verdict; one whose check came without is told by whether it passed."""
+        return self.stored or ("pass" if self.passed else "fail")
 
 
 @dataclass(frozen=True)
@@ -222,6 +228,7 @@ def _listener(selection: Selection, on_event: Callable[[Event], None]) -> Callab
             on_event(Event("made", name, rows=rows.value if rows is not None else None))  # type: ignore[arg-type]
         elif kind == "ASSET_CHECK_EVALUATION":
             found = event.asset_check_evaluation_data
+            verdict = found.metadata.get("verdict")
             on_event(
                 Event(
                     "gate",
@@ -230,6 +237,7 @@ def _listener(selection: Selection, on_event: Callable[[Event], None]) -> Callab
                     passed=found.passed,
                     blocking=_is_error(found),
                     text=found.description or "",
+                    stored=str(verdict.value) if verdict is not None else "",
                 )
             )
         elif kind == "STEP_FAILURE" and not _is_interrupt(event):

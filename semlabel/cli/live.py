@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from semlabel.cli.text import number
+from semlabel.cli.text import VERDICT_WORDS, number
 from semlabel.estimate import duration
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Watch:
             rows = "" if event.rows is None else f"{number(event.rows)} rows, "
             self._say(f"  {rows}{duration(time.monotonic() - self._started)}")
         elif event.kind == "gate":
-            verdict = "pass" if event.passed else "FAIL" if event.blocking else "warn"
+            verdict = "warn" if not event.passed and not event.blocking else VERDICT_WORDS[event.verdict]
             # A night repeats the verdicts on assets that it does not make, in no particular place.
             of_asset = "" if event.asset == self._asset else f" ({event.asset})"
             self._say(f"  {verdict}  {event.name}{of_asset}" + ("" if event.passed else f": {event.text}"))

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -141,11 +142,9 @@ def _announce(settings: "Settings", selection: "Selection", entities_limit: int 
     from semlabel.cli.cost import announce
     from semlabel.errors import SourceError
 
-    try:
+    # The run will meet the same file, record it and say it; without a source there is nothing to estimate.
+    with suppress(SourceError):
         announce(settings, selection.asset_names, entities_limit)
-    except SourceError as error:
-        # The run will meet the same file and record it; without a source there is nothing to estimate.
-        say(f"no estimate: {error}")
 
 
 def _execute(

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from semlabel.cli.alerts import alerts_line
 from semlabel.cli.common import command_for
-from semlabel.cli.text import age, age_seconds, interval, minute, number, table
+from semlabel.cli.text import VERDICT_WORDS, age, age_seconds, interval, minute, number, table
 from semlabel.run_life import STARTED
 
 if TYPE_CHECKING:
     from semlabel.settings import Settings
-
-_WORDS = {"pass": "pass", "fail": "FAIL", "not_enough_data": "NOT ENOUGH DATA"}
 
 
 def status_text(document: Mapping[str, Any], settings: "Settings") -> str:
@@ -58,7 +56,9 @@ def gates_text(gates: list[Mapping[str, Any]]) -> str:
     """The gates with verdict, value and limit, and below them what to do about those that did not pass."""
     if not gates:
         return ""
-    rows = [[g["asset"], _gate_name(g), _WORDS[g["verdict"]], number(g["value"]), number(g["limit"])] for g in gates]
+    rows = [
+        [g["asset"], _gate_name(g), VERDICT_WORDS[g["verdict"]], number(g["value"]), number(g["limit"])] for g in gates
+    ]
     text = table(["asset", "gate", "verdict", "value", "limit"], rows, right=(3, 4))
     open_gates = [f"  {g['gate']}: {g['sentence']}" for g in gates if g["verdict"] != "pass"]
     return text + ("\n\n" + "\n".join(open_gates) if open_gates else "")
@@ -92,6 +92,8 @@ def quality_text(metrics: Mapping[str, Any], confidence: float) -> str:
         "recall at tau",
     ]
     text = table(headers, rows)
+    if test["precision"] is not None:
+        text += "\nA promise is shown on certify; test is another sample, so its interval may reach below it."
     if metrics["ratio"] is not None:
         ratio = interval(metrics["ratio"], *(metrics["ratio_interval"] or [None, None]))
         against = str(metrics["better_baseline"] or "the better baseline").replace("_", " ")

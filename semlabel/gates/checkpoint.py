@@ -51,13 +51,14 @@ def held_out_quality(
     if auc_verdict != "pass" and (auc_verdict == "fail" or ratio_verdict != "fail"):
         sentence = (
             f"Held-out AUC is {_text(auc_value)} (at least {_text(auc_low)} with confidence), "
-            f"but {min_auc:g} is asked: {_cure(auc_verdict)}"
+            f"but {min_auc:g} is asked: {_cure(auc_verdict, (auc_value, auc_low, min_auc), n_entities)}"
         )
         return decide(gate, auc_verdict, sentence, auc_low, min_auc, evidence)
     if ratio_verdict != "pass":
+        cure = _cure(ratio_verdict, (ratio_value, ratio_low, min_average_precision_ratio), n_entities)
         sentence = (
             f"Held-out average precision is {_text(ratio_value)} times that of {best} (at least {_text(ratio_low)} "
-            f"with confidence), but {min_average_precision_ratio:g} is asked: {_cure(ratio_verdict)}"
+            f"with confidence), but {min_average_precision_ratio:g} is asked: {cure}"
         )
         return decide(gate, ratio_verdict, sentence, ratio_low, min_average_precision_ratio, evidence)
     sentence = (
@@ -174,10 +175,20 @@ def _against(value: float, low: float, limit: float) -> Verdict:
     return "fail" if value < limit else "not_enough_data"
 
 
-def _cure(verdict: Verdict) -> str:
+def _cure(verdict: Verdict, found: tuple[float, float, float], entities: int | None) -> str:
+    """What to do; `found` is a measure's value, its lower end and its limit."""
     if verdict == "fail":
         return "train on more pairs or with better negatives."
-    return "hold out more entities with reference labels."
+    if entities is None or any(map(math.isnan, found)):
+        return "hold out more entities with reference labels."
+    from semlabel.bounds import more_entities
+
+    value, low, limit = found
+    more = more_entities(entities, 1 - value, 1 - low, 1 - limit)
+    return (
+        f"calibrate has {entities:,} entities, and about {more:,} more with reference labels would show it if quality "
+        "stays as it is; bring them, or ask for less."
+    )
 
 
 def _float(value: Any) -> float:

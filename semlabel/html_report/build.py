@@ -13,16 +13,19 @@ from semlabel.html_report.drift import drift_section
 from semlabel.html_report.files import kept_part, marked, report_path, save
 from semlabel.html_report.markup import Html, outside, paragraph, section
 from semlabel.html_report.page import page
-from semlabel.html_report.quality import test_section
+from semlabel.html_report.quality import test_section, training_section
 from semlabel.html_report.recipe import gates_section, run_section
 from semlabel.html_report.subject import labeler_of
 from semlabel.html_report.tables import tables_part
+from semlabel.run_life import dead_runs
 from semlabel.warehouse import LEASE, Opening
 
 if TYPE_CHECKING:
     from semlabel.operations import Operations
     from semlabel.settings import Settings
     from semlabel.warehouse import Warehouse
+
+_GOING_ON = "The run has not ended yet; its report is written again when it has."
 
 
 def write_report(
@@ -48,6 +51,7 @@ def write_report(
         run_id,
         run_section(run, labeler, trouble),
         gates_section(gates, settings),
+        training_section(labeler),
         changes_section(settings, operations, run_id),
         drift_section(gates),
         test_section(operations.metrics(labeler.digest) if labeler else None),
@@ -66,11 +70,20 @@ def complete_report(
     path = report_path(settings, run_id)
     try:
         with operations.lease(LEASE, run_id, wait_seconds):
+            if _at_work(operations, run_id):
+                # What is read now would be kept at its end, when there is more to see.
+                return write_report(settings, operations, run_id, why_not=_GOING_ON)
             if not read or kept_part(path) is not None or not settings.paths.warehouse.exists():
                 return write_report(settings, operations, run_id)
             return _read_and_write(settings, operations, run_id)
     except LeaseHeld as error:
         return path if path.exists() else write_report(settings, operations, run_id, why_not=str(error))
+
+
+def _at_work(operations: "Operations", run_id: str) -> bool:
+    run = operations.run(run_id)
+    dead = {row["run_id"] for row in dead_runs(operations.file, watched=False)}
+    return run is not None and run["finished_at"] is None and run_id not in dead
 
 
 def _read_and_write(settings: "Settings", operations: "Operations", run_id: str) -> Path:

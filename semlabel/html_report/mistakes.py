@@ -1,6 +1,6 @@
 """The labeler's mistakes as people look at them: worst candidates, confusing pairs, references that look wrong.
 
-Knows pairs and their texts; ids only, unless the settings ask for texts. Knows nothing of the warehouse.
+Knows pairs and their texts; of entities the ids only, unless the settings ask for more. Knows nothing of the warehouse.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ _MOST_OF_A_TEXT = 160
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts by id; empty where the settings do not ask for any."""
+    """Texts by id; those of entities are empty where the settings do not ask for any."""
 
     entities: Mapping[str, str] = field(default_factory=dict)
     candidates: Mapping[str, str] = field(default_factory=dict)

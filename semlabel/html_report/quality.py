@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 _RESULT = "threshold_result"
 _MOST_STEPS = 40
 _MOST_OF_A_SENTENCE = 1_000
+_LOOKS = (
+    "Every look at the certify entities spends a part of the declared error, so a single one is held to a higher "
+    "confidence than was declared: all of them together keep it. Test is another sample: its two-sided intervals may "
+    "reach below what certify showed."
+)
 _YES_NO = {True: "yes", False: "no"}
 
 
@@ -29,6 +34,16 @@ class Spread:
     counts: Sequence[int]
 
 
+def training_section(manifest: "Manifest | None") -> Html:
+    """What the checkpoint was trained on, and its loss."""
+    told = manifest.training if manifest is not None else {}
+    curve = [tuple(point) for point in told.get("loss_curve", []) if isinstance(point, list | tuple)]
+    if not curve:
+        return section("Training", paragraph("No training is known."))
+    facts = f"{figure(told.get('pairs'))} pairs in {figure(told.get('steps'))} steps of the optimiser."
+    return section("Training", paragraph(facts), _plot(report.loss_curve(curve), "training loss"))
+
+
 def threshold_section(manifest: "Manifest", calibrate: "HeldOut", certify: "HeldOut | None") -> Html:
     """The chosen cut with its bounds, precision over recall, and the walk that led there.
 
@@ -36,6 +51,8 @@ def threshold_section(manifest: "Manifest", calibrate: "HeldOut", certify: "Held
     """
     result: Mapping[str, Any] = manifest.evidence.get(_RESULT) or {}
     parts = [paragraph(outside(result.get("sentence") or _no_result(manifest), _MOST_OF_A_SENTENCE))]
+    if isinstance(result.get("confidence"), int | float):
+        parts.append(paragraph(_LOOKS))
     if certify is None:
         parts.append(
             paragraph(

@@ -140,5 +140,5 @@ def _threshold(labeler: "Manifest") -> str:
     promised = [f"{name} {value:g}" for name, value in labeler.policy.items() if isinstance(value, int | float)]
     told = " and ".join(promised) or "no policy"
     if labeler.threshold is None:
-        return f"none: {told} could not be shown"
+        return f"none: {told} could not be shown" if promised else "not chosen yet"
     return f"margin {labeler.threshold:.4g}, {labeler.certified} for {told}"

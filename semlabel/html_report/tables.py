@@ -85,8 +85,9 @@ def _spread(warehouse: "Warehouse", manifest: "Manifest") -> quality.Spread | No
 
 
 def _texts(settings: "Settings", warehouse: "Warehouse", entity_ids: Iterable[str]) -> mistakes.Texts:
+    candidates = dict(warehouse.rows("SELECT candidate_id, text FROM catalog"))
     if not settings.report.texts:
-        return mistakes.Texts()
+        return mistakes.Texts({}, candidates)
     with warehouse.ids("shown_entities", sorted(set(entity_ids))):
         entities = warehouse.rows("SELECT entity_id, text FROM entities SEMI JOIN shown_entities ON id = entity_id")
-    return mistakes.Texts(dict(entities), dict(warehouse.rows("SELECT candidate_id, text FROM catalog")))
+    return mistakes.Texts(dict(entities), candidates)
