@@ -182,6 +182,7 @@ NEVER = {
     "bench order --config --generator": "as above",
     "bench refresh --large": "it takes seven minutes; its tests are --quick",
     "bench throughput --config": "the demo's labeler takes an hour to train; its tests name --model",
+    "bench throughput --quick --precision --shape --items --method --peers --gguf --model --out": "as above",
     "ui --config": "Dagster's server takes half a minute to start; the slow test starts it once",
 }
 

@@ -24,6 +24,7 @@ class Generation:
 
     name = "generation"
     has_lanes = True
+    sets_up = False
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, spec: PromptSpec) -> None:
         self.model, self.prompt = model, PackPrompt(spec, tokenizer, PACK_SIZE)

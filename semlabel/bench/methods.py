@@ -56,10 +56,13 @@ class Method(Protocol):
     """One way to score tasks. A ladder is a list of settings to try in this order until they stop getting faster.
 
     `has_lanes`: it takes a setting `lanes`, how many tasks are at work at once, each on its share of the threads.
+    `sets_up`: the first call with a setting makes what later ones find there. One that runs on another engine than
+    torch tells how that was built in an attribute `engine`.
     """
 
     name: str
     has_lanes: bool
+    sets_up: bool
 
     def ladders(self, tasks: Sequence[Task]) -> list[list[Setting]]:
         """The settings worth trying for these tasks."""
@@ -99,6 +102,7 @@ class Mis:
 
     name = "mis"
     has_lanes = True
+    sets_up = False
 
     def __init__(self, scorer: Scorer) -> None:
         self.scorer = scorer
@@ -130,6 +134,7 @@ class Independent:
 
     name = "independent"
     has_lanes = True
+    sets_up = False
 
     def __init__(self, model: PreTrainedModel, answer_ids: tuple[int, int]) -> None:
         self.model, self.answer_ids = model, answer_ids
@@ -170,6 +175,7 @@ class PrefixCache:
 
     name = "prefix_cache"
     has_lanes = True
+    sets_up = False
 
     def __init__(self, model: PreTrainedModel, answer_ids: tuple[int, int]) -> None:
         self.model, self.answer_ids = model, answer_ids

@@ -273,6 +273,7 @@ class _Bench:
         known = ceiling is not None and method.name in METHODS
         return {
             "method": method.name,
+            "engine": getattr(method, "engine", None),
             "precision": loaded.precision,
             "items": items,
             "query_tokens": shape.query_tokens,

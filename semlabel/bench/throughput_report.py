@@ -19,6 +19,7 @@ _COLORS = {
     "independent": "#777777",
     "generation": "#7a4fa3",
     "llama_cpp": "#3d8b57",
+    "llama_cpp_q8_0": "#8fb85a",
     "openvino": "#b03a48",
 }
 _HEADERS = [
@@ -65,6 +66,7 @@ def markdown(document: dict[str, Any]) -> str:
         parts.append(f"## {precision}, query {query}, items {item}\n")
         parts.append(markdown_table(_HEADERS, [_row(cell) for cell in cells]))
         parts += _phases(cells)
+        parts += [f"\n{name}: {engine}.\n" for name, engine in _engines(cells)]
     if document["missing"]:
         parts.append("## Not measured\n")
         rows = [[entry["method"], entry["precision"], entry["reason"]] for entry in document["missing"]]
@@ -72,6 +74,11 @@ def markdown(document: dict[str, Any]) -> str:
     tried = len(document["tuning"])
     parts.append(f"\nEvery setting that was tried ({tried}) and every matrix product are in the JSON.\n")
     return "\n".join(parts)
+
+
+def _engines(cells: Sequence[Cell]) -> list[tuple[str, str]]:
+    """How each other engine was built; files of earlier versions do not tell."""
+    return list(dict.fromkeys((cell["method"], cell["engine"]) for cell in cells if cell.get("engine")))
 
 
 def _groups(cells: Sequence[Cell]) -> list[tuple[str, int, int]]:

@@ -39,14 +39,18 @@ class Tuned:
 
 
 def tune(method: Method, tasks: Sequence[Task], repetitions: int, device: str = "cpu") -> Tuned:
-    """Try the method's ladders; a setting's time is its best of `repetitions` after one call that does not count."""
+    """Try the method's ladders; a setting's time is its best of `repetitions`.
+
+    One call before the first, or before those of every setting where the method sets something up for it, does not
+    count.
+    """
     labels = sum(len(task.items) for task in tasks)
     best: tuple[float, Setting] | None = None
     log: list[dict[str, Any]] = []
 
     def tried(setting: Setting) -> float:
         nonlocal best
-        if not log:
+        if not log or method.sets_up:
             method.run(tasks, setting)  # the very first call also pays for what libraries set up once
         seconds = min(timed(method, tasks, setting, device)[0] for _ in range(repetitions))
         log.append({"setting": spelled(setting), "labels_per_s": labels / seconds})

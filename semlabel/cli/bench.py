@@ -74,6 +74,9 @@ def throughput(
     shape: Annotated[
         list[str] | None, typer.Option("--shape", help="Query tokens x item tokens; may be repeated.", metavar="QxI")
     ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option("--method", help="Only this method; may be repeated; peers are apart.")
+    ] = None,
     repetitions: Annotated[int, typer.Option("--repetitions", min=5, help="Timed calls of every cell.")] = 5,
     peers: Annotated[bool, typer.Option("--peers", help="Also llama.cpp and OpenVINO (extra bench-peers).")] = False,
     gguf: Annotated[str | None, typer.Option("--gguf", help="The model for llama.cpp.", metavar="FILE")] = None,
@@ -93,7 +96,7 @@ def throughput(
     subject, settings = _subject(model, config)
     _fix_threads(threads, settings)
     from semlabel.bench.tasks import Shape
-    from semlabel.bench.throughput import Plan
+    from semlabel.bench.throughput import METHODS, Plan
     from semlabel.bench.throughput_files import run
 
     plan = replace(Plan.quick() if quick else Plan(), repetitions=repetitions, peers=peers, gguf=gguf)
@@ -102,7 +105,9 @@ def throughput(
     if shape:
         plan = replace(plan, shapes=tuple(Shape.parse(written) for written in dict.fromkeys(shape)))
     if precision:
-        plan = replace(plan, precisions=_known(precision))
+        plan = replace(plan, precisions=_known("--precision", precision, PRECISIONS))
+    if method:
+        plan = replace(plan, methods=_known("--method", method, METHODS))
     _told(run(subject, plan, out, device, _progress), out, "throughput", json)
 
 
@@ -135,7 +140,7 @@ def order(
     if orders is not None:
         plan = replace(plan, orders=orders)
     if precision:
-        plan = replace(plan, precisions=_known(precision))
+        plan = replace(plan, precisions=_known("--precision", precision, PRECISIONS))
     _told(run(subject, plan, out, texts, device, _progress), out, "order", json)
 
 
@@ -212,7 +217,7 @@ def coupling(
 
     plan = Plan.quick(generator) if quick else Plan(generator=generator)
     if precision:
-        plan = replace(plan, precisions=_known(precision))
+        plan = replace(plan, precisions=_known("--precision", precision, PRECISIONS))
     _told(run(subject, plan, out, texts, device, _progress), out, "coupling", json)
 
 
@@ -264,11 +269,11 @@ def _subject(model: str | None, config: Path) -> "tuple[Subject, Settings | None
     return subject_of(model, settings), settings
 
 
-def _known(precisions: list[str]) -> tuple[str, ...]:
-    for precision in precisions:
-        if precision not in PRECISIONS:
-            raise SettingsError(f"--precision {precision} is not known; use {', '.join(PRECISIONS)}")
-    return tuple(dict.fromkeys(precisions))
+def _known(option: str, given: list[str], known: tuple[str, ...]) -> tuple[str, ...]:
+    for name in given:
+        if name not in known:
+            raise SettingsError(f"{option} {name} is not known; use {', '.join(known)}")
+    return tuple(dict.fromkeys(given))
 
 
 def _fix_threads(threads: int, settings: "Settings | None") -> None:

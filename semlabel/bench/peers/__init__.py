@@ -7,6 +7,11 @@ from semlabel.bench.methods import Method
 from semlabel.errors import SemlabelError
 
 _INSTALL = "not installed; pip install 'semlabel[bench-peers]'"
+_PEERS = {
+    "fp32": ("llama_cpp", "openvino"),
+    "bf16": ("llama_cpp", "llama_cpp_q8_0", "openvino"),
+}
+"""What is held against each precision. q8_0 stands beside bf16: it is what llama.cpp is mostly run with."""
 
 
 class PeerAbsent(SemlabelError):
@@ -22,7 +27,7 @@ def peer_methods(
     """
     methods: list[Method] = []
     absent: list[dict[str, str]] = []
-    for name in ("llama_cpp", "openvino"):
+    for name in _PEERS.get(precision, ()):
         try:
             methods.append(_peer(name, path, precision, answer_ids, gguf))
         except PeerAbsent as error:
@@ -34,14 +39,15 @@ def _peer(name: str, path: str, precision: str, answer_ids: tuple[int, int], ggu
     # The packages decide whether a peer is there: an error inside them is no absence.
     import importlib.util
 
-    if importlib.util.find_spec(name) is None:
+    package = "openvino" if name == "openvino" else "llama_cpp"
+    if importlib.util.find_spec(package) is None:
         raise PeerAbsent(_INSTALL)
-    if name == "llama_cpp":
-        from semlabel.bench.peers.llama import LlamaCpp
+    if name == "openvino":
+        from semlabel.bench.peers.openvino_graph import OpenVino
 
-        if gguf is None:
-            raise PeerAbsent("no GGUF of this model was named; give one with --gguf FILE")
-        return LlamaCpp(gguf, precision, answer_ids)
-    from semlabel.bench.peers.openvino_graph import OpenVino
+        return OpenVino(path, precision, answer_ids)
+    from semlabel.bench.peers.llama import LlamaCpp
 
-    return OpenVino(path, precision, answer_ids)
+    if gguf is None:
+        raise PeerAbsent("no GGUF of this model was named; give one with --gguf FILE")
+    return LlamaCpp(gguf, "q8_0" if name == "llama_cpp_q8_0" else precision, answer_ids, name)
