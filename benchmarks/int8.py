@@ -48,11 +48,13 @@ VARIANTS = (
     Variant("token"),
     Variant("token", basis="smoothed"),
     Variant("token", basis="rotated"),
+    Variant("token", ALL, "rotated"),
     Variant("token", ("gate_up",), "rotated"),
     Variant("token", basis="rotated", ends=5),
     Variant("token", basis="rotated", every=10),
     Variant("static", basis="smoothed"),
     Variant("static", basis="rotated"),
+    Variant("static", ALL, "rotated"),
 )
 SHAPE, ITEMS, QUERIES = Shape(170, 8), 200, 2
 WHOLE = ("fp32", "bf16")
@@ -64,7 +66,7 @@ Work = list[tuple[Sequence[int], Sequence[Sequence[int]]]]
 class Plan:
     """How much is measured. `entities` of the test split, 0 for all; `rows` of a product, as one lane has them."""
 
-    repetitions: int = 7
+    repetitions: int = 5
     entities: int = 0
     calibrate_entities: int = 20
     calibrate_items: int = 20
