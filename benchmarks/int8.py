@@ -48,13 +48,13 @@ VARIANTS = (
     Variant("token"),
     Variant("token", basis="smoothed"),
     Variant("token", basis="rotated"),
-    Variant("token", ALL, "rotated"),
-    Variant("token", ("gate_up",), "rotated"),
-    Variant("token", basis="rotated", ends=5),
-    Variant("token", basis="rotated", every=10),
     Variant("static", basis="smoothed"),
     Variant("static", basis="rotated"),
     Variant("static", ALL, "rotated"),
+    Variant("token", ALL, "rotated"),
+    Variant("token", basis="rotated", ends=5),
+    Variant("token", ("gate_up",), "rotated"),
+    Variant("token", basis="rotated", every=10),
 )
 SHAPE, ITEMS, QUERIES = Shape(170, 8), 200, 2
 WHOLE = ("fp32", "bf16")
