@@ -270,13 +270,13 @@ def speeds(scorers: dict[str, Scorer], plan: Plan) -> dict[str, list[float]]:
     return interleaved({name: call(Mis(scorer)) for name, scorer in scorers.items()}, plan.repetitions)
 
 
-def speed(name: str, seconds: dict[str, list[float]]) -> dict[str, float | None]:
+def speed(name: str, seconds: dict[str, list[float]]) -> dict[str, Any]:
     """Labels/s, and the median of each repetition's ratio to bf16."""
     if name not in seconds:
-        return {"labels_per_s": None, "over_bf16": None}
+        return {"labels_per_s": None, "over_bf16": None, "seconds": None}
     ratios = [base / own for base, own in zip(seconds["bf16"], seconds[name], strict=True)]
     rate = QUERIES * ITEMS / statistics.median(seconds[name])
-    return {"labels_per_s": rate, "over_bf16": statistics.median(ratios)}
+    return {"labels_per_s": rate, "over_bf16": statistics.median(ratios), "seconds": seconds[name]}
 
 
 def margins_of(scorer: Scorer, texts: Texts) -> np.ndarray:
