@@ -72,8 +72,6 @@ def precision_recall(
     if not label.any():
         return _png(figure, axes, empty=True)
     recall, precision = _precision_recall(margin, label)
-    # Before the first YES precision is 0 at recall 0, however good all the others are.
-    recall, precision = recall[recall > 0], precision[recall > 0]
     axes.plot(recall, precision, color=_NO, linewidth=1.6)
     axes.axhline(label.mean(), color=_MUTED, linewidth=0.8, linestyle=":", label=f"prevalence {label.mean():.3f}")
     looks = (("black", "--"), (_GREEN, "-"), (_MUTED, "-.")) * 3
@@ -175,12 +173,16 @@ def _numbers(values: Sequence[float], labels: Sequence[bool]) -> tuple[np.ndarra
 
 
 def _precision_recall(margin: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(recall, precision) at every distinct margin, strict to lax: tied pairs are flagged together."""
+    """(recall, precision) at every distinct margin, strict to lax: tied pairs are flagged together.
+
+    From the first YES on: before it precision is 0 at recall 0, however good all the other cuts are.
+    """
     order = np.argsort(-margin, kind="stable")
     last_of_tie = np.append(np.flatnonzero(np.diff(margin[order])), margin.size - 1)
     true = np.cumsum(label[order])[last_of_tie]
     # Geometric: a thousand cuts of 10,000 pairs must not lose the strict end, where tau lies.
     thin = np.unique(np.geomspace(1, len(true), 1_000).round().astype(int)) - 1
+    thin = thin[true[thin] > 0]
     return (true / label.sum())[thin], (true / (last_of_tie + 1))[thin]
 
 

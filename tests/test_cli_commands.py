@@ -200,6 +200,18 @@ def test_status_reports_run_gates_labeler_and_metrics(command, ran, labelers):
     assert document["metrics"]["baselines"] == {"tfidf_cosine": {"auc": 0.95, "average_precision": 0.3}}
 
 
+def test_a_promise_beside_a_lower_interval_of_test_is_explained_and_nothing_is_where_none_was_shown(
+    command, ran, labelers
+):
+    low = {"value": 0.51, "low": 0.4, "high": 0.6}
+    for name, told in (("certified", True), ("uncertified", False)):
+        manifest = read_manifest(labelers[name])
+        ran.save_metrics(manifest.digest, {"test": {"auc": low, "precision": low}, "baselines": {}})
+        switch_current(Path("run/labelers"), manifest.digest)
+        _, out, _ = command("status")
+        assert ("The promise was shown on certify; test is another sample" in out) is told
+
+
 def test_gates_stand_in_the_order_of_the_recipe(command, ran):
     for gate in reversed(GATES.values()):
         ran.record_gate("r1", GateResult(gate.name, gate.asset, gate.severity, "pass", 1, 1, "Fine."), None, "s", "1")

@@ -63,6 +63,12 @@ def test_tied_margins_are_flagged_together():
     assert precision.tolist() == [1.0, 2 / 3, 0.5]
 
 
+def test_a_curve_of_precision_begins_at_its_first_yes():
+    recall, precision = report._precision_recall(np.array([3.0, 2.0, 1.0]), np.array([False, True, True]))
+    assert recall.tolist() == [0.5, 1.0]
+    assert precision.tolist() == [0.5, 2 / 3]
+
+
 def test_a_calibration_plot_shows_the_pairs_that_are_labeled_yes_and_not_only_those_near_zero():
     probability = np.array([0.9, 0.001, 0.5, 0.001, 0.5, 0.001, 0.1])
     groups = report._of_equal_yes(probability, 2)

@@ -24,6 +24,7 @@ def status_text(document: Mapping[str, Any], settings: "Settings") -> str:
         parts += [
             _labeler_line(document["labeler"]),
             quality_text(document["metrics"], settings.calibration.confidence),
+            _promise_line(document["labeler"], document["metrics"]),
         ]
     parts += [candidate_text(document["candidate"], settings), publication_text(document, settings)]
     return "\n\n".join(part for part in parts if part)
@@ -44,6 +45,7 @@ def run_summary(document: Mapping[str, Any], settings: "Settings", seconds: floa
         alerts_line(document["alerts"]),
         _labeler_line(document["labeler"]) if document["labeler"]["digest"] else "",
         quality_text(document["metrics"], settings.calibration.confidence),
+        _promise_line(document["labeler"], document["metrics"]),
         candidate_text(document["candidate"], settings),
         f"Work: {', '.join(scored)}; {duration(seconds)} in all.",
         publication_text(document, settings),
@@ -66,6 +68,14 @@ def gates_text(gates: list[Mapping[str, Any]]) -> str:
 
 def _gate_name(gate: Mapping[str, Any]) -> str:
     return str(gate["gate"]) + ("" if gate["severity"] == "ERROR" else " (warns)")
+
+
+def _promise_line(labeler: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
+    """Why a promise and the interval of test may differ; empty where one of them is missing."""
+    shown = labeler["threshold"] is not None and labeler["certified"] == "certified"
+    if not shown or metrics["test"]["precision"] is None:
+        return ""
+    return "The promise was shown on certify; test is another sample, so its interval may reach below it."
 
 
 def quality_text(metrics: Mapping[str, Any], confidence: float) -> str:
@@ -92,8 +102,6 @@ def quality_text(metrics: Mapping[str, Any], confidence: float) -> str:
         "recall at tau",
     ]
     text = table(headers, rows)
-    if test["precision"] is not None:
-        text += "\nA promise is shown on certify; test is another sample, so its interval may reach below it."
     if metrics["ratio"] is not None:
         ratio = interval(metrics["ratio"], *(metrics["ratio_interval"] or [None, None]))
         against = str(metrics["better_baseline"] or "the better baseline").replace("_", " ")
