@@ -200,6 +200,28 @@ def test_status_reports_run_gates_labeler_and_metrics(command, ran, labelers):
     assert document["metrics"]["baselines"] == {"tfidf_cosine": {"auc": 0.95, "average_precision": 0.3}}
 
 
+def test_before_certify_is_looked_at_status_says_what_could_be_promised_and_afterwards_no_more(command, ran):
+    row = {"flagged": 25, "precision": 0.72, "low": 0.6, "high": 0.84, "recall": 0.22}
+    none_told = row | {"flagged": 50, "precision": 0.5, "low": None, "high": None}
+
+    def judged(gate, **evidence):
+        asset = GATES[gate].asset
+        ran.record_gate("r1", GateResult(gate, asset, "ERROR", "pass", 1, 1, "Fine.", evidence), None, "s", "1")
+
+    judged("held_out_quality", by_flagged=[row, none_told])
+    _, out, _ = command("status")
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "25 0.720 (0.600-0.840) 0.220" in lines and "50 0.500 0.220" in lines
+    assert "no promise: certify shows that" in out
+    assert json.loads(command("status", "--json")[1])["on_calibrate"] == [row, none_told]
+    judged("held_out_errors")
+    assert "on calibrate" not in command("status")[1]
+    assert json.loads(command("status", "--json")[1])["on_calibrate"] is None
+    # A checkpoint that was judged by a version without these numbers.
+    judged("held_out_quality")
+    assert json.loads(command("status", "--json")[1])["on_calibrate"] is None
+
+
 def test_gates_stand_in_the_order_of_the_recipe(command, ran):
     for gate in reversed(GATES.values()):
         ran.record_gate("r1", GateResult(gate.name, gate.asset, gate.severity, "pass", 1, 1, "Fine."), None, "s", "1")
