@@ -54,7 +54,7 @@ def test_the_site_builds_without_a_broken_link(tmp_path):
             assert (page.parent / picture).is_file(), (page, picture)
     # Who has no repository follows a link to a file of it all the same.
     for page in tmp_path.rglob("*.html"):
-        for target in re.findall(r'href="([^":#?]+)', page.read_text()):
+        for target in re.findall(r'href="([^":#?]+)["#?]', page.read_text()):
             assert target.startswith("/") or (page.parent / target).exists(), (page, target)
     for name in ("Containerfile", "examples/downstream/follow.sql", "examples/k8s/raycluster.yaml"):
         assert (tmp_path / name).read_bytes() == (ROOT / name).read_bytes()
