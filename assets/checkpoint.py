@@ -174,18 +174,20 @@ def _subject(step: Step) -> str:
 
 def _quality(step: Step) -> "GateResult":
     from semlabel import gates
+    from semlabel.by_flagged import quality_by_flagged
     from semlabel.metrics import evaluate, ratio_interval
 
     directory, manifest = judged_checkpoint(step)
     with step.writer() as warehouse:
         ensure_scored(step, warehouse, directory, manifest, "calibrate")
         pairs = judged_with_baselines(step, warehouse, manifest, "calibrate")
-    found = evaluate(pairs["entity_id"], pairs["label"], pairs["margin"], confidence=_confidence(step))
+    columns = pairs["entity_id"], pairs["label"], pairs["margin"]
+    found = evaluate(*columns, confidence=_confidence(step))
     best, precisions = best_baseline(pairs)
-    ratio = ratio_interval(
-        pairs["entity_id"], pairs["label"], pairs["margin"], pairs[best], confidence=_confidence(step)
-    )
+    ratio = ratio_interval(*columns, pairs[best], confidence=_confidence(step))
     limits = step.settings.gates
+    # Pairs outside a shortlist will be NO whatever their margin, and which those are is not known here.
+    cuts = None if step.settings.shortlist.size else quality_by_flagged(*columns, confidence=_confidence(step))
     verdict = gates.held_out_quality(
         found.auc,
         found.average_precision,
@@ -194,6 +196,7 @@ def _quality(step: Step) -> "GateResult":
         limits.min_auc,
         limits.min_average_precision_ratio,
         n_entities=found.n_entities,
+        by_flagged=cuts,
     )
     return judged_with(verdict, manifest)
 

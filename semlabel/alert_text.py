@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from semlabel.run_news import RUN
+from semlabel.settings_alerts import GATE
 
 if TYPE_CHECKING:
     from semlabel.settings import Settings
@@ -92,7 +93,10 @@ def report_link(run_id: str, settings: "Settings") -> str:
 
 
 def _runbook_link(gate: str, settings: "Settings") -> str:
-    return _joined(settings.alerts.runbook_url, f"{gate}.md") or f"docs/runbook/{gate}.md"
+    base = settings.alerts.runbook_url
+    if base is not None and GATE in base:
+        return base.replace(GATE, gate)[:_MOST_IN_LINK]
+    return _joined(base, f"{gate}.md") or f"semlabel alerts explain {gate}"
 
 
 def _joined(base: str | None, path: str) -> str | None:

@@ -9,6 +9,7 @@ import logging
 import re
 import threading
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -45,14 +46,12 @@ def send(env: Mapping[str, str], target: str, title: str, body: str) -> str | No
 
 def ping(env: Mapping[str, str], target: str) -> str | None:
     """Fetch the address of `target`, which tells a dead-man service that all is well; None when it answered."""
-    address = _address(env, target)
-    if address is None:
-        return f"variable {target.removeprefix(ENV_PREFIX)} is not set"
-    if not address.lower().startswith(("http://", "https://")):
-        return f"variable {target.removeprefix(ENV_PREFIX)} holds no http address"
+    problem = ping_problem(env, target)
+    if problem is not None:
+        return problem
     with _private_logs():
         try:
-            with urllib.request.urlopen(address, timeout=_PING_SECONDS):
+            with urllib.request.urlopen(_address(env, target) or "", timeout=_PING_SECONDS):
                 return None
         except urllib.error.HTTPError as error:
             return f"the service answered HTTP {error.code}"
@@ -60,6 +59,25 @@ def ping(env: Mapping[str, str], target: str) -> str | None:
             return "no connection"
         except Exception as error:
             return f"{type(error).__name__} while sending"
+
+
+def ping_problem(env: Mapping[str, str], target: str) -> str | None:
+    """Why the address of `target` cannot be pinged, as far as the address alone tells; nothing is sent."""
+    variable, address = f"variable {target.removeprefix(ENV_PREFIX)}", _address(env, target)
+    if address is None:
+        return f"{variable} is not set"
+    try:
+        parts = urllib.parse.urlsplit(address)
+        readable = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return f"{variable} holds no address that can be read"
+    if parts.scheme not in ("http", "https"):
+        return f"{variable} holds no http address"
+    # What urllib would take for a part of the host's name, or refuse only when it sends.
+    sent = parts.path + parts.query
+    if not readable or "@" in parts.netloc or not sent.isascii() or re.search(r"[\x00-\x20\x7f]", address):
+        return f"{variable} holds an address that cannot be pinged: write https://HOST/PATH, without a user or spaces"
+    return None
 
 
 def _address(env: Mapping[str, str], target: str) -> str | None:

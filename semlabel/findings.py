@@ -8,7 +8,7 @@ import math
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,7 @@ class Findings:
     splits: dict[str, dict[str, int]] | None
     split_problem: str | None
     split_notes: list[str]
+    largest_family: dict[str, Any] | None
     advice: list[str]
 
     def to_json(self) -> dict[str, Any]:
@@ -146,9 +147,12 @@ def find(
         splits=splits,
         split_problem=foreseen.problem,
         split_notes=list(foreseen.notes),
+        largest_family=asdict(foreseen.family) if foreseen.family else None,
         advice=[],
     )
     found.advice.extend(_advice(settings, found))
+    if foreseen.family and foreseen.family.large:
+        found.advice.append(foreseen.family.sentence())
     return found
 
 

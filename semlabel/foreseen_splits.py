@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from semlabel.errors import LeaseHeld, SourceError, WarehouseError
+from semlabel.families import Family, largest_family
 from semlabel.judging.store import TEACHER, pinned_splits
 from semlabel.references import entities_to_split
 from semlabel.remembered_splits import assign_without_remembering
@@ -28,7 +29,8 @@ MOST_COMPARED = 50_000
 class Foreseen:
     """`split_of` every entity that is to be split, None where that is not known, and the `notes` of the run.
 
-    `entities` are to be split; `problem` says why nothing is known. Not `exact`: near-duplicates were not looked for.
+    `entities` are to be split; `problem` says why nothing is known. Not `exact`: near-duplicates were not looked for,
+    so no `family` of them is known.
     """
 
     entities: int
@@ -36,6 +38,7 @@ class Foreseen:
     problem: str | None = None
     notes: tuple[str, ...] = ()
     exact: bool = True
+    family: Family | None = None
 
 
 def foresee(
@@ -60,7 +63,8 @@ def foresee(
         result = _assigned(settings, own, pinned, exact)
     except (LeaseHeld, SourceError, WarehouseError) as error:
         return Foreseen(len(own), None, str(error))
-    return Foreseen(len(own), result.split, None, tuple(result.notes), exact)
+    family = largest_family(result.groups, result.split)
+    return Foreseen(len(own), result.split, None, tuple(result.notes), exact, family)
 
 
 def _assigned(settings: "Settings", own: "pd.DataFrame", pinned: dict[str, str], exact: bool) -> SplitResult:

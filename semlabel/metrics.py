@@ -83,7 +83,7 @@ def evaluate(
     `entity_ids`, `labels`, `margins`: (pairs,), any order. Raises ValueError for no pairs, unequal lengths or
     margins that are not finite.
     """
-    entity, label, margin = _columns(entity_ids, labels, margins)
+    entity, label, margin = columns(entity_ids, labels, margins)
     flagged = None if threshold is None else margin >= threshold
     draws = quality_draws(entity_ids, labels, margins, flagged, resamples, seed)
     found = {name: estimate(drawn, confidence) for name, drawn in draws.items()}
@@ -113,7 +113,7 @@ def quality_draws(
     `auc` and `average_precision`, and for the decisions `flagged` also `precision`, `recall` and `f1`. The same
     entities and seed draw the same entities, so that draws of several margins can be compared one by one.
     """
-    entity, label, margin = _columns(entity_ids, labels, margins)
+    entity, label, margin = columns(entity_ids, labels, margins)
     ranked = _Ranked(label, margin)
     decided = None if flagged is None else np.asarray(flagged, dtype=bool)
     found: list[dict[str, FloatArray]] = []
@@ -129,7 +129,7 @@ def quality_draws(
 def _weights(entity: NDArray[np.intp], resamples: int, seed: int) -> Iterator[FloatArray]:
     """Weights (draws, pairs): once every pair as it is, then blocks of resampled entities."""
     yield np.ones((1, entity.size))
-    for counts in _resampled(int(entity.max()) + 1, entity.size, resamples, seed):
+    for counts in resampled(int(entity.max()) + 1, entity.size, resamples, seed):
         yield counts[:, entity]
 
 
@@ -201,7 +201,7 @@ def _at_decisions(weights: FloatArray, label: NDArray[np.bool_], flagged: NDArra
         return {"precision": tp / chosen, "recall": tp / positives, "f1": 2 * tp / (chosen + positives)}
 
 
-def _resampled(entities: int, pairs: int, resamples: int, seed: int) -> Iterator[FloatArray]:
+def resampled(entities: int, pairs: int, resamples: int, seed: int) -> Iterator[FloatArray]:
     """Blocks of (draws, entities) counts of how often each entity was drawn; small enough to weight all pairs."""
     rng = np.random.default_rng(seed)
     block = max(1, _BLOCK_CELLS // max(pairs, 1))
@@ -220,9 +220,10 @@ def estimate(draws: ArrayLike, confidence: float = 0.95) -> Estimate:
     return Estimate(value, float(low), float(high))
 
 
-def _columns(
+def columns(
     entity_ids: ArrayLike, labels: ArrayLike, margins: ArrayLike
 ) -> tuple[NDArray[np.intp], NDArray[np.bool_], FloatArray]:
+    """The number of the entity, the label and the margin of every pair; ValueError for what cannot be evaluated."""
     ids, label = np.asarray(entity_ids), np.asarray(labels, dtype=bool)
     margin = np.asarray(margins, dtype=np.float64)
     if not ids.shape == label.shape == margin.shape or ids.ndim != 1:

@@ -72,7 +72,10 @@ def deliver(
 def try_channels(
     operations: "Operations | None", settings: "Settings", env: Mapping[str, str]
 ) -> dict[str, str | None]:
-    """Send a test message to every channel: {target: None, or why it failed}. The dead-man address is not pinged."""
+    """Send a test message to every channel: {target: None, or why it failed}.
+
+    Of the dead-man address only the form is looked at: a ping would mean that a night went well.
+    """
     name = f" {settings.environment.title}" if settings.environment.title else ""
     found = {}
     for target in settings.alerts.channels:
@@ -80,6 +83,9 @@ def try_channels(
         found[target] = channels.send(env, target, f"semlabel{name}: test of the alerts", body)
         if operations is not None:
             deliveries.note_channel(operations.file, target, found[target])
+    # A channel of the same name was sent a message, which tells more.
+    if settings.alerts.dead_man and settings.alerts.dead_man not in found:
+        found[settings.alerts.dead_man] = channels.ping_problem(env, settings.alerts.dead_man)
     return found
 
 

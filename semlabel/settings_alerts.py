@@ -11,6 +11,8 @@ from pydantic import Field, field_validator, model_validator
 from semlabel.settings_section import NonEmpty, Section, WebAddress
 from semlabel.settings_words import nearest
 
+GATE = "{gate}"
+"""What stands in `runbook_url` for the name of the gate."""
 # Whom Dagster takes for an owner; it refuses others with a traceback.
 _OWNER = re.compile(r"team:.+|[A-Za-z0-9_][A-Za-z0-9._%+-]*@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}")
 
@@ -58,7 +60,8 @@ class Alerts(Section):
 
     An alert goes to the `urls` of every route that takes it, and to `urls` when none does. A gate that stays red is
     told again after `repeat_hours`. `dead_man` is pinged after every good night. `ui_url`, `reports_url` and
-    `runbook_url` are where the links in an alert start; `owners` has one name per asset, `"*"` for the others.
+    `runbook_url` are where the links in an alert start; `{gate}` in `runbook_url` stands for the gate's name, and
+    without it `/GATE.md` is added. `owners` has one name per asset, `"*"` for the others.
     """
 
     urls: list[str] = []
@@ -79,6 +82,13 @@ class Alerts(Section):
     @classmethod
     def _only_a_variable(cls, url: str | None) -> str | None:
         return url if url is None else _named_variables([url])[0]
+
+    @field_validator("runbook_url")
+    @classmethod
+    def _only_the_gate(cls, url: str | None) -> str | None:
+        if re.search(r"[{}]", (url or "").replace(GATE, "")):
+            raise ValueError(f"has braces around something else than {GATE}; write https://HOST/PATH/{GATE}.html")
+        return url
 
     @field_validator("owners")
     @classmethod

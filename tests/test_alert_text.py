@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from semlabel import runbook
 from semlabel.alert_text import MOST_IN_SENTENCE, alert_text, plain
+from semlabel.errors import SettingsError
 from semlabel.gates.registry import GATES
 from semlabel.run_news import RUN
 from semlabel.settings import load_settings
@@ -63,8 +65,26 @@ def test_without_addresses_of_its_own_an_alert_names_the_run_and_the_files(setti
     assert title == "semlabel: held_out_quality failed (ERROR)"
     assert "\nRun: 4f1c\n" in body
     assert f"\nReport: {project.paths.reports / '4f1c.html'}\n" in body
-    assert "\nRunbook: docs/runbook/held_out_quality.md\n" in body
+    assert "\nRunbook: semlabel alerts explain held_out_quality\n" in body
     assert "\nValue: none, limit: none\n" in body
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("https://docs.example/runbook/{gate}.html", "https://docs.example/runbook/held_out_quality.html"),
+        ("https://docs.example/?page={gate}", "https://docs.example/?page=held_out_quality"),
+        ("https://git.example/docs/runbook", "https://git.example/docs/runbook/held_out_quality.md"),
+    ],
+)
+def test_the_runbook_link_fits_a_built_site_as_well_as_a_repository(settings, url, found):
+    _, body = alert_text(ROW, settings(f'[alerts]\nrunbook_url = "{url}"\n'))
+    assert f"\nRunbook: {found}\n" in body
+
+
+def test_a_runbook_address_with_another_word_in_braces_is_refused(settings):
+    with pytest.raises(SettingsError, match=r"runbook_url\b.*write https://HOST/PATH/\{gate\}\.html"):
+        settings('[alerts]\nrunbook_url = "https://docs.example/{Gate}.html"\n')
 
 
 def test_a_failed_run_is_told_by_its_job_and_has_a_page_of_its_own(settings):
@@ -77,7 +97,7 @@ def test_a_failed_run_is_told_by_its_job_and_has_a_page_of_its_own(settings):
         "Job: nightly_labeling, severity ERROR",
         "Run: 4f1c",
     ]
-    assert "\nRunbook: docs/runbook/run.md\n" in body and "Gate:" not in body and "limit" not in body
+    assert "\nRunbook: semlabel alerts explain run\n" in body and "Gate:" not in body and "limit" not in body
 
 
 @pytest.mark.parametrize(
@@ -128,3 +148,15 @@ def test_every_gate_and_a_failed_run_have_a_page_that_says_what_to_do():
             "## How to recover",
         ]
         assert page.stem == RUN or f"`{GATES[page.stem].asset}`" in text
+    assert set(runbook.names()) == {*GATES, RUN}
+
+
+@pytest.mark.parametrize("name", [*GATES, RUN])
+def test_a_page_reads_as_text_where_there_is_no_documentation_around_it(name):
+    text = runbook.page(name)
+    assert text.startswith(f"# {name}\n") and "](" not in text
+    for heading in ("How to fix", "How to recover"):
+        told = runbook.paragraphs(name, heading)
+        assert told
+        # The report shows paragraphs and nothing else.
+        assert not any(part.startswith(("|", "- ", "#", "```")) or "`" in part for part in told)

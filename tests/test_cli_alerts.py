@@ -110,14 +110,59 @@ def test_a_test_says_which_channel_fails_and_exits_1(command, project, monkeypat
         assert json.loads(out) == [
             {"target": "env:CHAT", "ok": False, "error": "no connection"},
             {"target": "env:PAGER", "ok": True, "error": None},
+            {"target": "env:PING", "ok": False, "error": "variable PING is not set"},
         ]
         monkeypatch.setenv("CHAT", web.address("t0ken"))
+        monkeypatch.setenv("PING", f"http://127.0.0.1:{web.port}/p1ng")
         code, out, _ = command("alerts", "test")
         assert code == 0
         assert "t0ken" not in out
-        assert "env:PING not pinged: a ping means that a night went well" in " ".join(out.split())
+        assert "ok env:PING can be pinged; not done now" in " ".join(out.split())
+        assert "p1ng" not in out and web.pings == []
         assert web.titles == ["semlabel: test of the alerts"] * 3
     assert not (project / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("address", "error"),
+    [
+        (" ", "variable PING is not set"),
+        ("hc-ping.example/uuid", "variable PING holds no http address"),
+        ("htps://hc-ping.example/uuid", "variable PING holds no http address"),
+        ("https://[hc-ping.example/uuid", "variable PING holds no address that can be read"),
+        ("https://hc-ping.example:80a/uuid", "variable PING holds no address that can be read"),
+        ("https:///uuid", "variable PING holds an address that cannot be pinged: write https://HOST/PATH"),
+        ("https://me:pw@hc-ping.example/uuid", "variable PING holds an address that cannot be pinged"),
+        ("https://hc-ping.example/my night", "variable PING holds an address that cannot be pinged"),
+        ("https://hc-ping.example/ü", "variable PING holds an address that cannot be pinged"),
+        ("HTTPS://hc-ping.example/uuid", None),
+    ],
+)
+def test_a_dead_man_address_that_cannot_work_is_found_before_a_night_and_nothing_is_pinged(
+    command, project, monkeypatch, address, error
+):
+    (project / "pipeline.toml").write_text(smallest() + '[alerts]\ndead_man = "env:PING"\n')
+    monkeypatch.setenv("PING", address)
+    monkeypatch.setattr("urllib.request.urlopen", None)
+    code, out, err = command("alerts", "test", "--json")
+    (row,) = json.loads(out)
+    assert (code, err, row["target"], row["ok"]) == (int(error is not None), "", "env:PING", error is None)
+    assert (row["error"] or "").startswith(error or "")
+    assert "uuid" not in out and "pw" not in out
+
+
+def test_the_runbook_page_of_a_gate_is_there_without_a_project_and_a_wrong_name_is_one_line(
+    command, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = command("alerts", "explain", "held_out_quality")
+    assert (code, err) == (0, "")
+    assert out.startswith("# held_out_quality\n") and "## How to fix\n" in out
+    for arguments in (("alerts", "--json", "explain", "run"), ("alerts", "explain", "run", "--json")):
+        assert json.loads(command(*arguments)[1])["page"].startswith("# run\n")
+    code, out, err = command("alerts", "explain", "held_out_qualty")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert 'did you mean "held_out_quality"?' in err
 
 
 def test_options_before_a_subcommand_count_too(command, red, project):

@@ -198,18 +198,32 @@ def test_status_reports_run_gates_labeler_and_metrics(command, ran, labelers):
     assert document["metrics"]["test"]["precision"] is None
     assert document["metrics"]["intervals"]["auc"] == [0.94, 0.96]
     assert document["metrics"]["baselines"] == {"tfidf_cosine": {"auc": 0.95, "average_precision": 0.3}}
+    explained = "The promise was shown on certify; test is another sample"
+    assert explained not in command("status")[1]
+    ran.save_metrics(manifest.digest, {"test": {"auc": estimate, "precision": estimate}, "baselines": {}})
+    assert explained in command("status")[1]
 
 
-def test_a_promise_beside_a_lower_interval_of_test_is_explained_and_nothing_is_where_none_was_shown(
-    command, ran, labelers
-):
-    low = {"value": 0.51, "low": 0.4, "high": 0.6}
-    for name, told in (("certified", True), ("uncertified", False)):
-        manifest = read_manifest(labelers[name])
-        ran.save_metrics(manifest.digest, {"test": {"auc": low, "precision": low}, "baselines": {}})
-        switch_current(Path("run/labelers"), manifest.digest)
-        _, out, _ = command("status")
-        assert ("The promise was shown on certify; test is another sample" in out) is told
+def test_before_certify_is_looked_at_status_says_what_could_be_promised_and_afterwards_no_more(command, ran):
+    row = {"flagged": 25, "precision": 0.72, "low": 0.6, "high": 0.84, "recall": 0.22}
+    none_told = row | {"flagged": 50, "precision": 0.5, "low": None, "high": None}
+
+    def judged(gate, **evidence):
+        asset = GATES[gate].asset
+        ran.record_gate("r1", GateResult(gate, asset, "ERROR", "pass", 1, 1, "Fine.", evidence), None, "s", "1")
+
+    judged("held_out_quality", by_flagged=[row, none_told])
+    _, out, _ = command("status")
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "25 0.720 (0.600-0.840) 0.220" in lines and "50 0.500 0.220" in lines
+    assert "no promise: certify shows that" in out
+    assert json.loads(command("status", "--json")[1])["on_calibrate"] == [row, none_told]
+    judged("held_out_errors")
+    assert "on calibrate" not in command("status")[1]
+    assert json.loads(command("status", "--json")[1])["on_calibrate"] is None
+    # A checkpoint that was judged by a version without these numbers.
+    judged("held_out_quality")
+    assert json.loads(command("status", "--json")[1])["on_calibrate"] is None
 
 
 def test_gates_stand_in_the_order_of_the_recipe(command, ran):

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from semlabel.cli import run_command
+from semlabel.gates.registry import GATES
+from semlabel.run_news import RUN
 
 ROOT = Path(__file__).resolve().parent.parent
 LINES = (ROOT / "Containerfile").read_text().replace("\\\n", " ").splitlines()
@@ -68,7 +70,8 @@ def test_what_is_copied_makes_a_wheel_that_can_lay_out_a_project(wheel):
     code = "semlabel/code_location/"
     assert {code + "workspace.yaml", code + "pipeline/definitions.py", code + "pipeline/dagster.yaml"} <= names
     assert {"semlabel/templates/pipeline.toml", "semlabel/templates/gitignore"} <= names
-    assert not any(name.startswith(("tests/", "demo/", "tools/")) for name in names)
+    assert {f"semlabel/runbook_pages/{gate}.md" for gate in (*GATES, RUN)} <= names
+    assert not any(name.startswith(("tests/", "demo/", "tools/", "docs/")) for name in names)
 
 
 def test_what_is_installed_are_extras_and_what_runs_are_commands_that_exist(capfd):

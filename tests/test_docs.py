@@ -52,6 +52,15 @@ def test_the_site_builds_without_a_broken_link(tmp_path):
     for page in tmp_path.rglob("*.html"):
         for picture in re.findall(r'<img[^>]* src="([^":]+)"', page.read_text()):
             assert (page.parent / picture).is_file(), (page, picture)
+    # Who has no repository follows a link to a file of it all the same.
+    for page in tmp_path.rglob("*.html"):
+        for target in re.findall(r'href="([^":#?]+)["#?]', page.read_text()):
+            assert target.startswith("/") or (page.parent / target).exists(), (page, target)
+    for name in ("Containerfile", "examples/downstream/follow.sql", "examples/k8s/raycluster.yaml"):
+        assert (tmp_path / name).read_bytes() == (ROOT / name).read_bytes()
+    assert 'href="../Containerfile"' in (tmp_path / "howto" / "nightly.html").read_text()
+    assert 'href="../examples/downstream/index.html"' in (tmp_path / "howto" / "roll-back.html").read_text()
+    assert 'href="../../scale.html"' in (tmp_path / "examples" / "reranking" / "index.html").read_text()
     assert 'src="benchmarks/results/refresh.png"' in (tmp_path / "refresh.html").read_text()
 
 
@@ -146,6 +155,7 @@ TYPED = (
     "status --config pipeline.toml",
     "alerts",
     "alerts --config pipeline.toml",
+    "alerts explain volume_change",
     "doctor",
     "sample --count 200 --out judge.csv",
     "judgements import judge.csv",

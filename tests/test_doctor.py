@@ -136,3 +136,21 @@ def test_damage_anywhere_in_the_file_is_told_as_damage_and_never_as_something_el
         except WarehouseError as error:
             found.append(str(error))
     assert found
+
+
+@pytest.mark.parametrize(
+    ("chat", "ping", "said"),
+    [
+        ("json://h/t", "https://p/x", {"variable CHAT is set": True, "variable PING is set": True}),
+        (" ", "p/x", {"variable CHAT is not set": False, "variable PING holds no http address": False}),
+    ],
+)
+def test_a_variable_without_an_address_that_can_work_is_a_finding(project, capfd, monkeypatch, chat, ping, said):
+    more = '[alerts]\nurls = ["env:CHAT"]\ndead_man = "env:PING"\n'
+    (project / "pipeline.toml").write_text(smallest() + more)
+    monkeypatch.setenv("CHAT", chat)
+    monkeypatch.setenv("PING", ping)
+    capfd.readouterr()
+    run_command(["doctor", "--json"])
+    found = json.loads(capfd.readouterr().out)
+    assert {row["found"]: row["ok"] for row in found if row["what"] == "alerts"} == said

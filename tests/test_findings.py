@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from semlabel.bounds import binomial_upper
+from semlabel.families import largest_family
 from semlabel.findings import faultless_labels, find, least_auc
 from semlabel.settings import Settings
 
@@ -128,6 +129,42 @@ def test_an_auc_that_hundreds_of_yes_can_show_is_not_warned_of():
     splits = {"calibrate": 300, "certify": 20, "test": 20}
     assert "min_auc" in advice(*frames, splits=splits | {"calibrate": 60})
     assert "min_auc" not in advice(*frames, splits=splits)
+
+
+def with_family(size, entities=100):
+    """Tables in which the first `size` entities differ in two words of many, and the others in all."""
+    frames = tables(entities=entities, yes=[(n, n % 2) for n in range(entities)])
+    shared = " ".join(f"{n * 7919}" for n in range(40))
+    frames[0]["text"] = [
+        f"plugin {n} {shared}" if n < size else " ".join(f"{n}x{n * word}" for word in range(1, 14))
+        for n in range(entities)
+    ]
+    return frames
+
+
+def test_a_family_of_near_duplicates_that_is_much_of_what_trains_is_told_with_its_split():
+    found = find(settings(splits={"calibrate": 10, "certify": 10, "test": 10}), *with_family(35))
+    assert found.advice[-1] == (
+        "The largest family of near-duplicates has 35 entities (e0, e1, e10 and 32 more), 35% of those that are split: "
+        "all in train (50% of it). They stay together and teach hardly more than one of them; leave some out of the "
+        "references if that is not meant."
+    )
+    assert found.to_json()["largest_family"]["in_split"] == {"train": 35}
+
+
+@pytest.mark.parametrize(("size", "entities"), [(9, 100), (10, 201), (1, 100)])
+def test_a_family_that_is_small_or_a_small_part_is_not_told(size, entities):
+    frames = with_family(size, entities)
+    found = find(settings(splits={"calibrate": 10, "certify": 10, "test": 10}), *frames)
+    assert "near-duplicates" not in "".join(found.advice)
+    told = found.largest_family
+    assert (told and told["entities"]) == (size if size > 1 else None)
+
+
+def test_a_family_across_two_splits_is_told_as_left_out():
+    groups = {f"e{n:02}": 1 if n < 12 else n for n in range(40)}
+    family = largest_family(groups, {name: "" if group == 1 else "train" for name, group in groups.items()})
+    assert family.large and "30% of those that are split: 12 left out." in family.sentence()
 
 
 @pytest.mark.parametrize(("ceiling", "confidence", "count"), [(0.1, 0.95, 29), (0.05, 0.95, 59), (0.5, 0.95, 5)])

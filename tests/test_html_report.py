@@ -299,7 +299,9 @@ def test_every_gate_is_shown_with_verdict_value_limit_and_sentence_or_as_not_ask
     assert gates.count("was not asked in this run") == len(ALWAYS) - 2
     red = gates[gates.index("<strong><bdi>volume_change") :]
     assert red.index("FAIL") < red.index("value 0.25, limit 0.5") < red.index("flipped; look at") < red.index("</div>")
-    assert "docs/runbook/volume_change.md" in red
+    mend = red[red.index("What to do") :]
+    assert mend.index("How to fix") < mend.index("If a source is wrong") < mend.index("How to recover")
+    assert "semlabel alerts explain volume_change" in red and "docs/runbook" not in page
     assert "2 gates were asked in this run, 1 did not pass." in gates
     # What is red can be reached from the top: a phone shows three gates at a time.
     linked = [value for name, value in Elements(gates).attributes if name == "href"]

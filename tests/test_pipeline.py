@@ -106,6 +106,11 @@ def test_held_out_quality_is_kept_beside_that_of_the_baselines(first_run):
     assert 0.5 < metrics["test"]["auc"]["value"] <= 1
     assert metrics["test"]["precision"]["low"] <= metrics["test"]["precision"]["value"]
     assert metrics["ratio"]["against"] in metrics["baselines"]
+    # What a promise can be chosen by before certify is looked at: the judged pairs of calibrate.
+    (quality,) = (row for row in project.operations.latest_gates() if row["gate"] == "held_out_quality")
+    by_flagged = quality["evidence"]["by_flagged"]
+    assert 25 <= by_flagged[0]["flagged"] <= by_flagged[-1]["flagged"] <= 14 * CANDIDATES
+    assert by_flagged[0]["low"] <= by_flagged[0]["precision"] <= 1 and by_flagged[-1]["recall"] <= 1
 
 
 def test_the_report_of_a_run_is_written_and_linked(first_run):

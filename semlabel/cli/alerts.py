@@ -53,6 +53,7 @@ def alerts(context: typer.Context, config: ConfigOption = DEFAULT_CONFIG, json: 
       semlabel alerts
       semlabel alerts ack held_out_quality --reason "retraining on Monday"
       semlabel alerts test                  a message to every channel
+      semlabel alerts explain held_out_quality
     """
     if context.invoked_subcommand is not None:
         return
@@ -94,7 +95,8 @@ def acknowledge(
 def test(context: typer.Context, config: ConfigOption = DEFAULT_CONFIG, json: JsonOption = False) -> None:
     """Send a test message to every channel and say which one failed; the exit code is 1 when any did.
 
-    The dead-man address is not pinged: a ping means that a night went well.
+    The dead-man address is looked at and not pinged, because a ping means that a night went well: its variable must be
+    set and hold an http address that can be read.
 
     \b
     Example:
@@ -104,17 +106,38 @@ def test(context: typer.Context, config: ConfigOption = DEFAULT_CONFIG, json: Js
 
     config, json = _given(context, config, json)
     settings = project(config)
-    if not settings.alerts.channels:
+    if not settings.alerts.addresses:
         raise SettingsError(f'{settings.path}: no channel to test; set [alerts] urls, for example ["env:ALERT_URL"]')
     found = try_channels(operations_of(settings), settings, os.environ)
     if json:
         show_json([{"target": target, "ok": error is None, "error": error} for target, error in found.items()])
     else:
-        rows = [["FAILED" if e else "ok", t, e or "sent"] for t, e in found.items()]
-        if settings.alerts.dead_man:
-            rows.append(["-", settings.alerts.dead_man, "not pinged: a ping means that a night went well"])
+        sent = dict.fromkeys(settings.alerts.channels, "sent")
+        quiet = "can be pinged; not done now, because a ping means that a night went well"
+        rows = [["FAILED" if e else "ok", t, e or sent.get(t, quiet)] for t, e in found.items()]
         show(table(["", "channel", "found"], rows))
     raise typer.Exit(1 if any(found.values()) else 0)
+
+
+@group.command("explain", short_help="The runbook page of a gate.")
+def explain(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The gate that an alert names, or run.", metavar="GATE")],
+    json: JsonOption = False,
+) -> None:
+    """Show the runbook page of a gate: what it means, how to look, how to fix, how to recover. Needs no project.
+
+    \b
+    Example:
+      semlabel alerts explain held_out_quality
+    """
+    from semlabel import runbook
+
+    text = runbook.page(name)
+    if json or (context.parent is not None and context.parent.params["json"]):
+        show_json({"gate": name, "page": text})
+    else:
+        show(text.rstrip())
 
 
 def _given(context: typer.Context, config: Path, json: bool) -> tuple[Path, bool]:

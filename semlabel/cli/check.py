@@ -44,6 +44,8 @@ def check(
     from semlabel.cli.code_location import find_workspace
     from semlabel.cli.cost import Inventory, past_error_of, smaller_profile, speed_of
     from semlabel.labeler_files import promoted_path
+    from semlabel.project_files import STAMP
+    from semlabel.sample_settings import left_from_sample
 
     code = find_workspace(settings, workspace)
     inventory = Inventory.read(settings)
@@ -62,6 +64,9 @@ def check(
     )
     past = None if training else past_error_of(settings, result)
     document = _document(settings, code, inventory, training, result, past)
+    # Who wrote the settings without the template chose the numbers.
+    if (code.parent / STAMP).exists():
+        document["left_from_sample"] = left_from_sample(settings, inventory.entities.digest)
     shortlists = inventory.shortlists(entities_limit)
     if shortlists is not None:
         document["shortlists"] = shortlists
@@ -182,7 +187,11 @@ def _text(document: dict[str, Any], inventory: "Inventory", result: "Estimate") 
     ]
     if work:
         lines += ["", table(["work", "pairs", "tokens", "time"], work, right=(1, 2, 3))]
-    advice = inventory.findings.advice
+    advice = list(inventory.findings.advice)
+    if document.get("left_from_sample"):
+        from semlabel.sample_settings import sentence
+
+        advice.append(sentence(document["left_from_sample"]))
     if advice:
         lines += ["", "Look at:", *[f"  - {line}" for line in advice]]
     return "\n".join([*lines, "", result.sentence()])

@@ -131,11 +131,18 @@ def _project(settings: "Settings", self_check: bool) -> list[Finding]:
             findings.append(_looked_at(what, lambda look=look: look(settings)))  # type: ignore[misc]
         else:
             findings.append(Finding(what, True, "not there yet"))
-    findings += [
-        Finding("alerts", name in os.environ, f"variable {name} is {'set' if name in os.environ else 'not set'}")
-        for name in (url.removeprefix("env:") for url in settings.alerts.addresses)
-    ]
+    findings += [_address(target, settings.alerts.dead_man == target) for target in settings.alerts.addresses]
     return findings
+
+
+def _address(target: str, pinged: bool) -> Finding:
+    """Whether the variable of a channel is set here, and for the one that is pinged also whether it can be."""
+    from semlabel.channels import ping_problem
+
+    name = target.removeprefix("env:")
+    problem = ping_problem(os.environ, target) if pinged else None
+    is_set = bool(os.environ.get(name, "").strip())
+    return Finding("alerts", is_set and not problem, problem or f"variable {name} is {'set' if is_set else 'not set'}")
 
 
 def _looked_at(what: str, look: Callable[[], str]) -> Finding:

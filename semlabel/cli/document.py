@@ -40,6 +40,7 @@ def status_document(settings: "Settings", operations: "Operations | None", run_i
         "gates": [_gate(row) for row in gates],
         "labeler": labeler,
         "metrics": _metrics_of(operations, labeler["digest"]),
+        "on_calibrate": _on_calibrate(gates),
         "candidate": _candidate(settings, operations, gates, labeler["digest"]),
         "publication": _publication(settings),
         "preview": _preview(settings),
@@ -72,6 +73,15 @@ def _place(row: Mapping[str, Any]) -> tuple[int, str]:
     """Gates in the order of the recipe; one that this version does not know comes last."""
     known = list(GATES)
     return (known.index(row["gate"]) if row["gate"] in known else len(known), row["gate"])
+
+
+def _on_calibrate(gates: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
+    """Precision by how many pairs are flagged, of a checkpoint whose threshold is still to be shown; else None."""
+    newest = {row["gate"]: row for row in gates}
+    quality, errors = newest.get("held_out_quality"), newest.get("held_out_errors")
+    if quality is None or (errors is not None and errors["evaluated_at"] >= quality["evaluated_at"]):
+        return None
+    return quality["evidence"].get("by_flagged") or None
 
 
 def _labeler(path: Path | None) -> dict[str, Any]:

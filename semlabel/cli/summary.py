@@ -3,7 +3,7 @@
 Knows nothing of where the document came from.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,11 @@ def status_text(document: Mapping[str, Any], settings: "Settings") -> str:
             quality_text(document["metrics"], settings.calibration.confidence),
             _promise_line(document["labeler"], document["metrics"]),
         ]
-    parts += [candidate_text(document["candidate"], settings), publication_text(document, settings)]
+    parts += [
+        calibrate_text(document["on_calibrate"]),
+        candidate_text(document["candidate"], settings),
+        publication_text(document, settings),
+    ]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -46,6 +50,7 @@ def run_summary(document: Mapping[str, Any], settings: "Settings", seconds: floa
         _labeler_line(document["labeler"]) if document["labeler"]["digest"] else "",
         quality_text(document["metrics"], settings.calibration.confidence),
         _promise_line(document["labeler"], document["metrics"]),
+        calibrate_text(document["on_calibrate"]),
         candidate_text(document["candidate"], settings),
         f"Work: {', '.join(scored)}; {duration(seconds)} in all.",
         publication_text(document, settings),
@@ -107,6 +112,20 @@ def quality_text(metrics: Mapping[str, Any], confidence: float) -> str:
         against = str(metrics["better_baseline"] or "the better baseline").replace("_", " ")
         text += f"\nAverage precision is {ratio} times that of {against}."
     return text
+
+
+def calibrate_text(rows: Sequence[Mapping[str, Any]] | None) -> str:
+    """What could be promised, as long as certify was not looked at: estimates on calibrate by pairs flagged."""
+    if not rows:
+        return ""
+    shown = [
+        [number(row["flagged"]), interval(row["precision"], row["low"], row["high"]), f"{row['recall']:.3f}"]
+        for row in rows
+    ]
+    return (
+        table(["on calibrate, pairs flagged", "precision", "recall"], shown, right=(0,))
+        + "\nEstimates to choose [calibration] by, no promise: certify shows that, and each policy is a look at it."
+    )
 
 
 def candidate_text(candidate: Mapping[str, Any] | None, settings: "Settings") -> str:

@@ -23,12 +23,14 @@ def held_out_quality(
     min_auc: float,
     min_average_precision_ratio: float,
     n_entities: int | None = None,
+    by_flagged: Sequence[Mapping[str, Any]] | None = None,
 ) -> GateResult:
     """Passes when the lower ends of AUC and of the average-precision ratio reach their limits.
 
     `auc`, `average_precision` and `ratio` are estimates (objects or dicts with `value`, `low`, `high`); `ratio` is
     average precision over that of the best of `baselines` (name -> average precision), paired over entities.
     A point estimate below its limit fails; an interval that contains the limit is `not_enough_data`.
+    `by_flagged` (rows of `semlabel.by_flagged`) decides nothing: it is kept for whoever chooses a promise.
     """
     gate = "held_out_quality"
     auc_value, auc_low = _ends(auc)
@@ -41,6 +43,7 @@ def held_out_quality(
         "min_auc": min_auc,
         "min_average_precision_ratio": min_average_precision_ratio,
         "n_entities": n_entities,
+        "by_flagged": None if by_flagged is None else [dict(row) for row in by_flagged],
     }
     if not baselines:
         sentence = "No baseline was measured, so the quality means nothing: fit the baselines and run this again."

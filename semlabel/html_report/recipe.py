@@ -7,8 +7,10 @@ names is shown at the end: nothing that was said is left out.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from semlabel.errors import SemlabelError
 from semlabel.gates.registry import ALWAYS, GATES
 from semlabel.html_report.markup import Html, entity, figure, joined, link, outside, paragraph, section, table, tag
+from semlabel.runbook import paragraphs
 
 if TYPE_CHECKING:
     from semlabel.manifest import Manifest
@@ -34,6 +36,7 @@ STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 _WORDS = {"pass": "pass", "fail": "FAIL", "not_enough_data": "NOT ENOUGH DATA"}
 _CLASSES = {"pass": "pass", "fail": "fail", "not_enough_data": "wait"}
+_TO_DO = ("How to fix", "How to recover")
 _MOST_OF_A_SENTENCE = 1_000
 _MOST_ROWS = 20
 _MOST_COLUMNS = 8
@@ -97,10 +100,21 @@ def _gate(gate: str, row: Mapping[str, Any] | None, settings: "Settings") -> Htm
     if row["verdict"] != "pass":
         parts += _evidence(row["evidence"], settings.report.texts)
         if gate in GATES:
-            parts.append(tag("p", f"What to do: docs/runbook/{gate}.md", class_="small"))
+            parts.append(_what_to_do(gate))
     if "replayed_from" in row["evidence"]:
         parts.append(tag("p", "Repeated: what it judges is unchanged.", class_="small"))
     return tag("div", *parts, class_=f"gate {_CLASSES.get(row['verdict'], 'wait')}", id=_place(gate))
+
+
+def _what_to_do(gate: str) -> Html:
+    """The runbook's words on how to mend and recover; a page that is missing is no reason to have no report."""
+    try:
+        told = [(heading, paragraphs(gate, heading)) for heading in _TO_DO]
+    except SemlabelError as error:
+        return tag("p", str(error), class_="small")
+    parts = [part for heading, texts in told for part in (tag("h4", heading), *map(paragraph, texts))]
+    where = tag("p", f"The whole page: semlabel alerts explain {gate}", class_="small")
+    return tag("details", tag("summary", "What to do"), *parts, where)
 
 
 def _word(row: Mapping[str, Any]) -> str:
