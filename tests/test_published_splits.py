@@ -146,7 +146,7 @@ def test_an_entity_that_gets_a_split_is_told_with_it_and_nothing_is_scored_again
 
 def test_withheld_rows_and_several_buckets_keep_each_entity_in_its_split(project, monkeypatch):
     monkeypatch.setattr("semlabel.publish.BUCKET_ROWS", 20)
-    splits = {f"e{number}": ("train", "test", "", "calibrate", "certify")[number % 5] for number in range(10)}
+    splits = {f"n{number}": ("train", "test", "", "calibrate", "certify")[number % 5] for number in range(10)}
     project.night(splits)
     frame = project.warehouse.catalog()[["candidate_id", "text"]].assign(certified=[True, True, True, False, False])
     project.warehouse.replace_catalog(frame, "run")
@@ -202,14 +202,15 @@ def test_an_erasure_leaves_every_version_with_the_columns_it_had(project):
 def test_the_page_s_query_does_not_take_training_rows_for_quality(project, tmp_path):
     version = project.publish().path
     rows = pq.read_table(version / "predictions").to_pandas()
-    # Every YES of the training entity is right and half of the others' are missing: only `test` says how good it is.
+    # Every YES of the training entity is right and none of the others': only `test` says how good the labeler is.
     yes = rows[rows["label"]]
     right = yes[yes["entity_id"] == "e1"]
     (tmp_path / "references.csv").write_text(
         "entity_id,candidate_id\n" + "".join(f"{row.entity_id},{row.candidate_id}\n" for row in right.itertuples())
     )
     (query,) = re.findall(r'con\.sql\("""(.*?)"""\)', PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    query = query.replace("data/references.csv", str(tmp_path / "references.csv"))
     with duckdb.connect(str(version / "predictions.duckdb"), read_only=True) as connection:
-        told = connection.execute(query.replace("data/references.csv", str(tmp_path / "references.csv"))).fetchall()
+        told = connection.execute(query).fetchall()
     counts = yes["entity_id"].value_counts()
     assert told == [("test", 1, counts["e2"], 0.0), ("train", 1, counts["e1"], 1.0)]
