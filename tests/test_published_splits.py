@@ -1,7 +1,6 @@
 """A reader of the published table must not take rows that the labeler was trained on for evidence of its quality."""
 
 import json
-import os
 import re
 from pathlib import Path
 
@@ -57,7 +56,7 @@ def without_split(version: Path) -> None:
     """Make a version what versions were before there was a `split`: schema 1, in every format."""
     manifest = verify_version(version)
     for file in version.rglob("*"):
-        os.chmod(file, 0o755 if file.is_dir() else 0o644)
+        file.chmod(0o755 if file.is_dir() else 0o644)
     for file in version.rglob("*.parquet"):
         table = pq.read_table(file)
         if "split" in table.column_names:
