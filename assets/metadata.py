@@ -71,6 +71,12 @@ PREDICTIONS = _schema(
     certified="boolean: the labeler was certified with this candidate",
     truncated="boolean: the entity's text was cut",
 )
+PUBLISHED = dg.TableSchema(
+    columns=[
+        *PREDICTIONS.columns,
+        *_schema(split="text: train where the labeler may have learnt from the entity; no evidence there").columns,
+    ]
+)
 
 
 def materialized(digest: str, rows: int | None = None, **metadata: Any) -> dg.MaterializeResult:

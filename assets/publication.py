@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     group_name="labeling",
     kinds={"parquet", "duckdb"},
     pool="warehouse_writer",
-    metadata={"dagster/column_schema": metadata.PREDICTIONS},
+    metadata={"dagster/column_schema": metadata.PUBLISHED},
 )
 def published_predictions(
     context: dg.AssetExecutionContext, project: ProjectResource

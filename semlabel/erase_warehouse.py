@@ -7,7 +7,7 @@ have had, is that entity's too: its margins stay. The freed bytes are still in t
 from typing import TYPE_CHECKING
 
 from semlabel.erase_traces import ERASED, Traces
-from semlabel.splits import LEFT_OUT, TRAIN
+from semlabel.published_splits import MAY_HAVE_TRAINED
 from semlabel.warehouse import Warehouse
 from semlabel.warehouse_tables import TABLES, renew_digest
 
@@ -54,12 +54,7 @@ def count_entity(warehouse: Warehouse, entity_id: str) -> dict[str, int]:
 
 def may_have_trained(warehouse: Warehouse, entity_id: str) -> bool:
     """Whether a labeler may have learned from the entity, also from training pairs that others have replaced since."""
-    # Whom an earlier version left out (an empty split) may have trained before it resembled an entity of another split.
-    rows = warehouse.rows(
-        "SELECT entity_id FROM training_pairs WHERE entity_id = ? UNION ALL "
-        "SELECT entity_id FROM remembered_splits WHERE entity_id = ? AND split IN (?, ?)",
-        [entity_id, entity_id, TRAIN, LEFT_OUT],
-    )
+    rows = warehouse.rows(f"SELECT 1 FROM ({MAY_HAVE_TRAINED}) WHERE entity_id = ?", [entity_id])
     return bool(rows)
 
 

@@ -42,6 +42,7 @@ from semlabel.published import (
     verify_version,
     write_manifest,
 )
+from semlabel.published_splits import with_published_split
 from semlabel.warehouse import Warehouse
 from semlabel.warehouse_file import limit, literal, translated
 
@@ -60,7 +61,8 @@ __all__ = [
     "verify_version",
 ]
 
-SCHEMA_VERSION = 1
+# 2: `split` in predictions, labels and entities.
+SCHEMA_VERSION = 2
 # Everything since DuckDB 1.0 can read it; the default of 2.x can be read by 2.x only.
 STORAGE_VERSION = "v1.0.0"
 BUCKET_ROWS = 1_000_000
@@ -396,24 +398,27 @@ class _Stage:
         run = self.warehouse.rows
         run(
             f"CREATE OR REPLACE TEMP TABLE publication_entities AS SELECT * EXCLUDE (text), "
-            f"md5_number_lower(entity_id) % {self.buckets} AS bucket FROM scoped_entities"
+            f"md5_number_lower(entity_id) % {self.buckets} AS bucket FROM ({with_published_split('scoped_entities')})"
         )
         run(
             "CREATE OR REPLACE TEMP TABLE published_entities "
-            "(entity_id VARCHAR, text_id VARCHAR, truncated BOOLEAN, pairs BIGINT, labels BIGINT)"
+            "(entity_id VARCHAR, text_id VARCHAR, truncated BOOLEAN, pairs BIGINT, labels BIGINT, split VARCHAR)"
         )
         run(changes.CREATE)
         total = rows = labels = 0
         for bucket in range(self.buckets):
             here = f"(SELECT * FROM publication_entities WHERE bucket = {bucket})"
             query = published_relation(f"({self.warehouse.predictions_query(here)})", self.policy)
-            run(f"CREATE OR REPLACE TEMP TABLE bucket AS SELECT * FROM {query} ORDER BY entity_id, candidate_id")
+            run(
+                f"CREATE OR REPLACE TEMP TABLE bucket AS SELECT p.*, e.split FROM {query} p "
+                f"JOIN {here} e USING (entity_id) ORDER BY p.entity_id, p.candidate_id"
+            )
             name = f"bucket-{bucket:04d}.parquet"
             self._copy("SELECT * FROM bucket", f"predictions/{name}")
             ((positives,),) = self._copy("SELECT * FROM bucket WHERE label", f"labels/{name}")
             run(
                 "INSERT INTO published_entities SELECT e.entity_id, any_value(e.text_id), any_value(e.truncated), "
-                "count(b.entity_id), count(b.entity_id) FILTER (WHERE b.label) "
+                "count(b.entity_id), count(b.entity_id) FILTER (WHERE b.label), any_value(e.split) "
                 f"FROM {here} e LEFT JOIN bucket b ON b.entity_id = e.entity_id GROUP BY e.entity_id"
             )
             self._note_changes(bucket, labeler_manifest)

@@ -79,6 +79,8 @@ def test_tables_show_their_columns(defs):
         "certified",
         "truncated",
     ]
+    added = [column.name for column in shown["published_predictions"].columns[len(shown["predictions"].columns) :]]
+    assert added == ["split"]
 
 
 def test_no_gate_is_left_without_a_blocking_check_on_its_asset(defs):

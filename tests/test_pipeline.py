@@ -99,6 +99,16 @@ def test_the_first_run_trains_promotes_and_publishes_with_one_model_load(first_r
     assert rows == (ENTITIES * CANDIDATES, True)
 
 
+def test_readers_are_told_the_split_of_the_night(first_run):
+    project, _ = first_run
+    with Warehouse.open(project.settings.paths.warehouse, read_only=True) as warehouse:
+        drawn = dict(warehouse.rows("SELECT entity_id, split FROM entities"))
+    with duckdb.connect(str(Path(published(project)["path"]) / "predictions.duckdb"), read_only=True) as copy:
+        told = copy.execute("SELECT entity_id, split, count(*) FROM predictions GROUP BY ALL").fetchall()
+    assert {(entity_id, split): pairs for entity_id, split, pairs in told} == dict.fromkeys(drawn.items(), CANDIDATES)
+    assert {"train", "calibrate", "certify", "test"} <= set(drawn.values())
+
+
 def test_held_out_quality_is_kept_beside_that_of_the_baselines(first_run):
     project, _ = first_run
     metrics = project.operations.metrics(project.operations.promoted()["labeler_digest"])

@@ -93,7 +93,7 @@ def refuse():
 
 def test_every_format_holds_exactly_the_rows_of_the_warehouse(project):
     done = project.publish()
-    expected = project.predictions()
+    expected = project.predictions().assign(split="")
     path = project.target / "current"
     by_pyarrow = pq.read_table(path / "predictions").to_pandas()
     by_pandas = pd.read_parquet(path / "predictions")
