@@ -1,5 +1,6 @@
 """The report of a run: nothing in it can act, nothing is missing from it, and nobody erased is in it."""
 
+import os
 import re
 import shutil
 from html.parser import HTMLParser
@@ -373,6 +374,12 @@ def test_texts_of_entities_are_shown_only_where_the_settings_ask_for_them_and_ca
     without = world.report()
     assert "the words of" in page and "the words of" not in without
     assert "gnp.exe" in page and "gnp.exe" in without
+
+
+def test_a_command_that_writes_a_report_keeps_fonts_in_the_project_and_not_in_a_home(world, monkeypatch):
+    monkeypatch.delenv("MPLCONFIGDIR", raising=False)
+    world.report()
+    assert os.environ["MPLCONFIGDIR"] == str(world.settings.paths.temporary / "fonts")
 
 
 def test_the_loss_of_a_training_is_in_its_report(page):

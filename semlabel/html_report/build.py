@@ -17,6 +17,7 @@ from semlabel.html_report.quality import test_section, training_section
 from semlabel.html_report.recipe import gates_section, run_section
 from semlabel.html_report.subject import labeler_of
 from semlabel.html_report.tables import tables_part
+from semlabel.privacy import keep_fonts
 from semlabel.run_life import dead_runs
 from semlabel.warehouse import LEASE, Opening
 
@@ -37,6 +38,7 @@ def write_report(
     `why_not` why it is not there. Callers hold the lease of the warehouse: an erasure, which needs it too, must not be
     followed by what was read before it. Raises SemlabelError for a run that nobody noted.
     """
+    keep_fonts(settings.paths.temporary)  # a command that only writes a report has drawn nothing yet
     run = operations.run(run_id)
     if run is None:
         raise SemlabelError(f"no run {run_id} is known in {settings.paths.ops}; see `semlabel status`")
