@@ -228,7 +228,9 @@ def _steps(rows: int, inner: int, outer: int) -> dict[str, Callable[[], object]]
     found, sums = weight.product(values), torch._int_mm(signed, turned)
     return {
         "bf16: cast": states.bfloat16,
-        "bf16: product": lambda: half @ half.T if packed is None else packed_product(half, packed),
+        "bf16: product": lambda: (
+            half @ layer.weight.detach().bfloat16().T if packed is None else packed_product(half, packed)
+        ),
         "quantise, a step a token": lambda: per_token(states),
         "quantise, one step": lambda: with_step(states, 0.03),
         "int8 product, fp32 out": lambda: weight.product(values),

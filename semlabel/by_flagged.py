@@ -30,12 +30,12 @@ def quality_by_flagged(
     """
     entity, label, margin = columns(entity_ids, labels, margins)
     descending, positives, entities = np.sort(margin)[::-1], int(label.sum()), int(entity.max()) + 1
+    draws = np.concatenate([np.ones((1, entities)), *resampled(entities, entities, resamples, seed)])
     rows: list[dict[str, Any]] = []
     wanted = _FEWEST
     while positives and wanted <= margin.size and (not rows or rows[-1]["recall"] < _ENOUGH_RECALL):
         flagged = margin >= descending[wanted - 1]
         chosen, right = (np.bincount(entity, weights=said, minlength=entities) for said in (flagged, flagged & label))
-        draws = np.concatenate([np.ones((1, entities)), *resampled(entities, entities, resamples, seed)])
         with np.errstate(invalid="ignore", divide="ignore"):
             found = estimate((draws @ right) / (draws @ chosen), confidence)
         ends = {name: end if np.isfinite(end) else None for name, end in (("low", found.low), ("high", found.high))}

@@ -15,8 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from semlabel.cli.text import VERDICT_WORDS, number
+from semlabel.cli.text import number
 from semlabel.estimate import duration
+from semlabel.gates.result import VERDICT_WORDS
 
 if TYPE_CHECKING:
     from semlabel.cli.execution import Event

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from semlabel.cli.alerts import alerts_line
 from semlabel.cli.common import command_for
-from semlabel.cli.text import VERDICT_WORDS, age, age_seconds, interval, minute, number, table
+from semlabel.cli.text import age, age_seconds, interval, minute, number, table
+from semlabel.gates.result import VERDICT_WORDS
 from semlabel.run_life import STARTED
 
 if TYPE_CHECKING:

@@ -6,8 +6,6 @@ Knows nothing of what it lays out.
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-VERDICT_WORDS = {"pass": "pass", "fail": "FAIL", "not_enough_data": "NOT ENOUGH DATA"}
-
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
     """Aligned columns under their headers; the columns numbered in `right` are flush right. Nothing is cut."""

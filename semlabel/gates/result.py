@@ -12,6 +12,9 @@ from typing import Any, Literal
 Verdict = Literal["pass", "fail", "not_enough_data"]
 Severity = Literal["ERROR", "WARN"]
 
+VERDICT_WORDS = {"pass": "pass", "fail": "FAIL", "not_enough_data": "NOT ENOUGH DATA"}
+"""Verdicts as people read them, on a terminal and in a report."""
+
 MAX_EVIDENCE_ROWS = 50
 _MAX_TEXT = 300
 

@@ -13,12 +13,11 @@ from semlabel.html_report.drift import drift_section
 from semlabel.html_report.files import kept_part, marked, report_path, save
 from semlabel.html_report.markup import Html, outside, paragraph, section
 from semlabel.html_report.page import page
-from semlabel.html_report.quality import test_section, training_section
+from semlabel.html_report.quality import test_section
 from semlabel.html_report.recipe import gates_section, run_section
 from semlabel.html_report.subject import labeler_of
 from semlabel.html_report.tables import tables_part
 from semlabel.privacy import keep_fonts
-from semlabel.run_life import dead_runs
 from semlabel.warehouse import LEASE, Opening
 
 if TYPE_CHECKING:
@@ -53,7 +52,6 @@ def write_report(
         run_id,
         run_section(run, labeler, trouble),
         gates_section(gates, settings),
-        training_section(labeler),
         changes_section(settings, operations, run_id),
         drift_section(gates),
         test_section(operations.metrics(labeler.digest) if labeler else None),
@@ -84,7 +82,7 @@ def complete_report(
 
 def _at_work(operations: "Operations", run_id: str) -> bool:
     run = operations.run(run_id)
-    dead = {row["run_id"] for row in dead_runs(operations.file, watched=False)}
+    dead = {row["run_id"] for row in operations.dead_runs(watched=False)}
     return run is not None and run["finished_at"] is None and run_id not in dead
 
 

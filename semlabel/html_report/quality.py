@@ -34,9 +34,9 @@ class Spread:
     counts: Sequence[int]
 
 
-def training_section(manifest: "Manifest | None") -> Html:
+def training_section(manifest: "Manifest") -> Html:
     """What the checkpoint was trained on, and its loss."""
-    told = manifest.training if manifest is not None else {}
+    told = manifest.training
     curve = [tuple(point) for point in told.get("loss_curve", []) if isinstance(point, list | tuple)]
     if not curve:
         return section("Training", paragraph("No training is known."))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from semlabel.errors import SemlabelError
 from semlabel.gates.registry import ALWAYS, GATES
+from semlabel.gates.result import VERDICT_WORDS
 from semlabel.html_report.markup import Html, entity, figure, joined, link, outside, paragraph, section, table, tag
 from semlabel.runbook import paragraphs
 
@@ -34,7 +35,6 @@ STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Integration", ("one_labeler_everywhere",)),
     ("Publication", ("volume_change", "label_rate_drift", "data_drift", "snapshot_matches_warehouse")),
 )
-_WORDS = {"pass": "pass", "fail": "FAIL", "not_enough_data": "NOT ENOUGH DATA"}
 _CLASSES = {"pass": "pass", "fail": "fail", "not_enough_data": "wait"}
 _TO_DO = ("How to fix", "How to recover")
 _MOST_OF_A_SENTENCE = 1_000
@@ -118,7 +118,7 @@ def _what_to_do(gate: str) -> Html:
 
 
 def _word(row: Mapping[str, Any]) -> str:
-    return _WORDS.get(row["verdict"], row["verdict"])
+    return VERDICT_WORDS.get(row["verdict"], row["verdict"])
 
 
 def _place(gate: Any) -> str:

@@ -1,5 +1,6 @@
 """The part of a report that is read from the warehouse: everything about judged pairs, predictions and references.
 
+The training stands here too, so that its plot is drawn once and kept with the rest.
 Knows which questions the warehouse is asked and puts the answers into their sections. Reads only, and scores nothing.
 """
 
@@ -46,6 +47,7 @@ def tables_part(
     return joined(
         [
             *parts,
+            quality.training_section(manifest),
             quality.threshold_section(manifest, calibrate, certify),
             quality.calibration_section(manifest, calibrate, certify),
             quality.margins_section(manifest, calibrate, _spread(warehouse, manifest)),
